@@ -64,7 +64,7 @@ fn modules_import_only_what_they_may() {
 }
 
 #[test]
-fn files_of_the_machine_do_not_import_each_other_in_a_circle() {
+fn files_do_not_import_each_other_in_a_circle() {
     refuse(imports::circles(&Tree::load()));
 }
 

@@ -34,7 +34,7 @@ const TABLE: &[Row] = &[
     Row { files: &["shards/machine/src/shard/"], refused: &["std::sync::atomic"], except: &[] },
     Row {
         files: &["src/client/"],
-        refused: &["murre::store", "murre::edge", "murre::config", "shards", "tokio", "hyper", "axum"],
+        refused: &["store", "murre::edge", "murre::config", "shards", "tokio", "hyper", "axum"],
         except: &[],
     },
     Row {
@@ -80,7 +80,7 @@ const TABLE: &[Row] = &[
     Row {
         files: &["src/edge/"],
         refused: &[
-            "murre::store",
+            "store",
             "murre::island",
             "murre::node",
             "murre::commands",
@@ -90,25 +90,13 @@ const TABLE: &[Row] = &[
         ],
         except: &[],
     },
-    Row {
-        files: &["src/store/"],
-        refused: &[
-            "protocol",
-            "murre::edge",
-            "murre::island",
-            "murre::node",
-            "murre::commands",
-            "shards::ring",
-            "shards::reactor",
-        ],
-        except: &[],
-    },
+    Row { files: &["src/store/"], refused: &["shards::ring", "shards::reactor", "shards::ledger"], except: &[] },
     Row {
         files: &[
             "src/edge/",
-            "src/store/mod.rs",
-            "src/store/model.rs",
-            "src/store/embedded/",
+            "src/store/src/lib.rs",
+            "src/store/src/model.rs",
+            "src/store/src/embedded/",
             "src/config/",
             "src/node/",
         ],
@@ -116,7 +104,7 @@ const TABLE: &[Row] = &[
         except: &[],
     },
     Row {
-        files: &["src/edge/", "src/store/", "src/island/", "src/config/", "src/client/"],
+        files: &["src/edge/", "src/island/", "src/config/", "src/client/"],
         refused: &["murre::commands", "murre::node"],
         except: &[],
     },
@@ -141,12 +129,41 @@ pub fn table(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Files of the shard machine that import each other in a circle by `use`; paths inside expressions are not followed.
+/// Places in which files still import each other in a circle, with their number today: it may shrink, never grow.
+const CIRCLES_LEFT: &[(&str, usize)] = &[
+    ("src/config/", 16),
+    ("src/edge/", 12),
+    ("src/store/src/embedded/", 10),
+    ("bench/src/fleet/ring/", 2),
+    ("bench/src/scenario/", 8),
+    ("bench/sim/", 20),
+];
+
+/// Files that import each other in a circle by `use`; paths inside expressions are not followed.
 pub fn circles(tree: &Tree) -> Vec<String> {
-    let of_machine = |file: &&File| file.path.starts_with("shards/machine/src/shard/") && !tree.is_test(file);
-    let files: Vec<&File> = tree.rust().filter(of_machine).collect();
-    let modules: BTreeMap<String, usize> =
+    let found = in_circles(tree);
+    let is_left = |path: &str| CIRCLES_LEFT.iter().any(|(place, _)| path.starts_with(place));
+    let new = found.iter().filter(|path| !is_left(path)).map(|path| format!("{path}: imports itself over other files"));
+    let grown = CIRCLES_LEFT.iter().filter_map(|(place, most)| {
+        let count = found.iter().filter(|path| path.starts_with(place)).count();
+        (count > *most).then(|| format!("{place}: {count} files import themselves over others, at most {most}"))
+    });
+    new.chain(grown).collect()
+}
+
+/// Paths of the files that import themselves over others.
+fn in_circles(tree: &Tree) -> Vec<&str> {
+    // Nothing imports the root of a binary, and its name is that of the library beside it.
+    let is_linked =
+        |file: &&File| !tree.is_test(file) && file.path.contains("src/") && !file.path.ends_with("/main.rs");
+    let files: Vec<&File> = tree.rust().filter(is_linked).collect();
+    let mut modules: BTreeMap<String, usize> =
         files.iter().enumerate().map(|(at, file)| (module_of(&file.path).join("::"), at)).collect();
+    for (at, file) in files.iter().enumerate() {
+        // An exported macro is named as an item of the root of its crate, wherever it is.
+        let root = module_of(&file.path).swap_remove(0);
+        modules.extend(exported_macros(&file.text).map(|name| (format!("{root}::{name}"), at)));
+    }
     let imports: Vec<BTreeSet<usize>> = files.iter().map(|file| imported_files(file, &modules)).collect();
     let in_circle = |at: usize| {
         let (mut seen, mut next) = (BTreeSet::new(), imports[at].clone());
@@ -157,23 +174,27 @@ pub fn circles(tree: &Tree) -> Vec<String> {
         }
         seen.contains(&at)
     };
-    let circle = (0..files.len()).filter(|at| in_circle(*at));
-    circle.map(|at| format!("{}: imports itself over other files", files[at].path)).collect()
+    (0..files.len()).filter(|at| in_circle(*at)).map(|at| files[at].path.as_str()).collect()
+}
+
+fn exported_macros(text: &str) -> impl Iterator<Item = &str> {
+    let exported = text.split("#[macro_export]\nmacro_rules! ").skip(1);
+    exported.map(|rest| rest.split(' ').next().unwrap_or(rest))
 }
 
 /// The other files that a file imports from, as numbers of `modules`.
 fn imported_files(file: &File, modules: &BTreeMap<String, usize>) -> BTreeSet<usize> {
     let own = module_of(&file.path).join("::");
+    let nearest = |path: &str| {
+        let mut ends = [path.len()].into_iter().chain(path.rmatch_indices("::").map(|(end, _)| end));
+        ends.find_map(|end| modules.get(&path[..end]).copied())
+    };
     let mut found = BTreeSet::new();
-    for (_, path) in imports(file) {
+    for (_, path) in uses(file) {
         // A plain path may name a module below this one.
-        let below = format!("{own}::{path}");
-        let nearest = |path: &str| {
-            let mut ends = [path.len()].into_iter().chain(path.rmatch_indices("::").map(|(end, _)| end));
-            ends.find_map(|end| modules.get(&path[..end]).copied())
-        };
-        let is_below = nearest(&below).is_some_and(|at| modules.get(&own) != Some(&at));
-        found.extend(nearest(if is_below { &below } else { &path }));
+        let is_plain = !["crate", "self", "super"].contains(&path.split("::").next().unwrap_or_default());
+        let below = nearest(&format!("{own}::{path}")).filter(|at| is_plain && modules.get(&own) != Some(at));
+        found.extend(below.or_else(|| nearest(&absolute(&file.path, &path))));
     }
     found.retain(|at| modules.get(&own) != Some(at));
     found
@@ -201,6 +222,11 @@ fn paths(file: &File) -> Vec<(usize, String)> {
 
 /// Line and absolute path of everything that is imported.
 fn imports(file: &File) -> Vec<(usize, String)> {
+    uses(file).into_iter().map(|(line, path)| (line, absolute(&file.path, &path))).collect()
+}
+
+/// Line and path, as it is written, of everything that is imported.
+fn uses(file: &File) -> Vec<(usize, String)> {
     let in_test = test_lines(&file.text);
     let mut found = Vec::new();
     let mut statement = String::new();
@@ -216,7 +242,7 @@ fn imports(file: &File) -> Vec<(usize, String)> {
             if code.ends_with(';') {
                 let mut leaves = Vec::new();
                 expand("", statement.trim_end_matches(';'), &mut leaves);
-                found.extend(leaves.into_iter().map(|leaf| (started, absolute(&file.path, &leaf))));
+                found.extend(leaves.into_iter().map(|leaf| (started, leaf)));
                 statement.clear();
             }
         }
@@ -347,11 +373,11 @@ fn every_row_of_the_table_refuses_what_it_lists() {
 #[test]
 fn neither_braces_nor_super_nor_an_inline_path_hides_an_edge() {
     let complaints = |path: &str, text: &str| table(&Tree::of(&[(path, text)])).len();
-    assert_eq!(complaints("src/edge/a.rs", "use crate::{\n    store::{self, model},\n    config,\n};\n"), 2);
+    assert_eq!(complaints("src/edge/a.rs", "use crate::{\n    island::{self, acme},\n    config,\n};\n"), 2);
     assert_eq!(complaints("shards/machine/src/shard/a.rs", "use std::{fs, sync::Mutex};\n"), 2);
     assert_eq!(complaints("shards/machine/src/shard/a.rs", "fn f() {\n    let a = std::time::Instant::now();\n}\n"), 1);
     assert_eq!(complaints("shards/machine/src/shard/a.rs", "use crate::time::Instant;\nuse std::sync::Arc;\n"), 0);
-    assert_eq!(complaints("src/store/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::edge;\n}\n"), 0);
+    assert_eq!(complaints("src/edge/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::island;\n}\n"), 0);
 }
 
 #[test]
@@ -374,4 +400,11 @@ fn a_circle_of_imports_is_found() {
         (("shards/machine/src/shard/a/mod.rs", "mod b;\nuse b::B;\n"), "shards/machine/src/shard/a/b.rs");
     assert_eq!(circle(&[parent, (child, "use super::A;\n")]).len(), 2);
     assert!(circle(&[parent, (child, "use super::super::low::Low;\n"), low]).is_empty());
+    // Every crate is looked at; a macro is where it is exported, and a crate may have the name of a module below.
+    let (one, two) = (("src/a/src/one.rs", "use crate::two::Two;\n"), ("src/a/src/two.rs", "use crate::one::One;\n"));
+    assert_eq!(circle(&[one, two]).len(), 2);
+    let (root, exports) = (("src/a/src/lib.rs", "pub use one::One;\n"), "#[macro_export]\nmacro_rules! two {\n}\n");
+    assert!(circle(&[root, ("src/a/src/one.rs", "use crate::two;\n"), ("src/a/src/b.rs", exports)]).is_empty());
+    let named = ("src/a/src/b/mod.rs", "mod a;\nuse crate::one::One;\n");
+    assert!(circle(&[named, ("src/a/src/b/a.rs", "use super::B;\n"), ("src/a/src/one.rs", "")]).is_empty());
 }
