@@ -19,5 +19,7 @@ pub mod commands;
 
 mod files;
 
+pub mod status;
+
 #[cfg(test)]
 mod tidy;

@@ -294,7 +294,7 @@ mod tests {
         for sets in [&KEYS[..1], &KEYS[1..]] {
             let fault = cluster(sets).err().unwrap();
             assert!(fault.to_string().contains("make them once with `murre keygen`"), "{fault}");
-            assert_eq!(fault.status(), crate::commands::status::CONFIG);
+            assert_eq!(fault.status(), crate::status::CONFIG);
         }
         assert!(cluster(&KEYS).is_ok());
     }

@@ -395,7 +395,7 @@ mod tests {
                 dir.path().display()
             )
         );
-        assert_eq!(fault.status(), crate::commands::status::DATA_DIR);
+        assert_eq!(fault.status(), crate::status::DATA_DIR);
         drop(held);
         DataDir::open(dir.path()).unwrap();
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::commands::status;
+use crate::status;
 use store::scylla::OpenFault;
 
 /// Reason why there is no running node. Made on the starting thread; fatal.

@@ -23,9 +23,9 @@ use shards::ledger::Log;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::*;
-use crate::commands::status;
 use crate::config::Sources;
 use crate::island::tests::fake;
+use crate::status;
 
 /// Longer than anything takes that goes well.
 const PATIENCE: Duration = Duration::from_secs(60);

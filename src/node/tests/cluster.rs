@@ -127,7 +127,7 @@ async fn a_second_node_with_the_same_url_is_refused_and_the_same_node_starts_aga
     let (said, status) = refused(dirs[1].path(), NODE_KEY).await;
     let wanted = format!("cannot take http://{address} as node.url: the run ");
     assert!(said.starts_with(&wanted) && said.contains("not to a load balancer"), "{said}");
-    assert_eq!(status, crate::commands::status::ADDRESS);
+    assert_eq!(status, crate::status::ADDRESS);
     let (said, _) = refused(dirs[2].path(), "node.keys=another-key-of-nodes").await;
     assert!(said.contains("takes none of our node.keys"), "{said}");
     assert_eq!(stats(&a)["island"]["lease_lost"], 0);

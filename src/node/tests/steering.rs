@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{config, refusal, start};
-use crate::commands::status;
 use crate::node::host::cores;
 use crate::node::{Running, running};
+use crate::status;
 
 const CONNECTIONS: u64 = 40;
 
