@@ -152,7 +152,7 @@ def test_a_server_waits_for_its_first_certificate_and_orders_none_again(server):
     assert server.shown() == certificate
     assert [server.orders(outcome) for outcome in ("issued", "unreachable")] == [0, 0]
     log = server.log()
-    assert log.count("certificate issued") == log.count("account made") == 1
+    assert log.count("certificate issued") == log.count("certificate authority account created") == 1
     secrets = [line for line in (acme / f"{NAME}.pem").read_text().splitlines()[2:] if not line.startswith("-")]
     assert not any(line in log for line in secrets)
 

@@ -41,11 +41,11 @@ impl Keys {
         self.refused += usize::from(!taken);
         let begin = Instant::now();
         let said = |sentence: &str| world.server.log().matches(sentence).count();
-        while said("keys read again") < self.read || said("the keys stay as they were") < self.refused {
+        while said("keys reloaded") < self.read || said("keys not reloaded") < self.refused {
             assert!(begin.elapsed() < PATIENCE, "{}", world.server.log());
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!((said("keys read again"), said("the keys stay as they were")), (self.read, self.refused));
+        assert_eq!((said("keys reloaded"), said("keys not reloaded")), (self.read, self.refused));
     }
 }
 

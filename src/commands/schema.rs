@@ -182,7 +182,7 @@ mod tests {
         }
         let (status, said) = run(&["create", "--scylla", "nowhere"]).await.expect_err("no port");
         assert_eq!(status, status::CONFIG);
-        assert!(said.starts_with("flag --scylla: \"nowhere\" is not a value of store.scylla.nodes"), "{said}");
+        assert!(said.starts_with("flag --scylla: invalid value \"nowhere\" for store.scylla.nodes"), "{said}");
     }
 
     #[tokio::test]

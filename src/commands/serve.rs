@@ -96,8 +96,8 @@ fn ended(log: &Log, status: u8, reason: Option<&dyn std::fmt::Display>) -> ExitC
 fn reload(args: &Args, running: &Running) {
     let config = Config::load(&args.sources()).map_err(|error| error.to_string());
     match config.and_then(|config| running.reload(&config).map_err(|fault| fault.to_string())) {
-        Ok(()) => tracing::info!("keys read again and taken by every shard"),
-        Err(reason) => tracing::error!("the keys stay as they were: {reason}"),
+        Ok(()) => tracing::info!("keys reloaded"),
+        Err(reason) => tracing::error!(%reason, "keys not reloaded; the old keys stay"),
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
         let said = Config::load(&sources(&["--shards", "many"])).expect_err("must be refused").to_string();
         assert_eq!(
             said,
-            "flag --shards: \"many\" is not a value of shards.count: it takes a number from 0 (one per core) to 256"
+            "flag --shards: invalid value \"many\" for shards.count; expected a number from 0 (one per core) to 256"
         );
     }
 

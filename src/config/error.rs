@@ -90,8 +90,8 @@ impl fmt::Display for ConfigError {
                 }
             }
             ConfigError::BadValue { origin, key, value, nearest } => {
-                let shown = value.as_ref().map_or_else(|| "the given value".to_owned(), |value| format!("{value:?}"));
-                write!(f, "{origin}: {shown} is not a value of {}: it takes {}", key.name, key.allowed)?;
+                let shown = value.as_ref().map_or_else(|| "(not shown)".to_owned(), |value| format!("{value:?}"));
+                write!(f, "{origin}: invalid value {shown} for {}; expected {}", key.name, key.allowed)?;
                 nearest.as_ref().map_or(Ok(()), |nearest| write!(f, "; did you mean {nearest}?"))
             }
             ConfigError::OneAddress { one: (one, first), other: (other, second) } => {

@@ -426,7 +426,8 @@ impl Config {
         }
         if !self.simplepush.wake_timeout.is_zero() && self.simplepush.wake_url.is_none() {
             return Err(ConfigError::Conflict(
-                "simplepush.wake_timeout needs simplepush.wake_url: nobody would wake who was told to stay away",
+                "simplepush.wake_timeout requires simplepush.wake_url, because the server cannot wake a disconnected \
+                 user agent without it; set simplepush.wake_url, or set simplepush.wake_timeout to 0",
             ));
         }
         access::check(self)?;

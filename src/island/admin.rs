@@ -280,7 +280,7 @@ async fn backup(State(view): State<Arc<View>>, Path(name): Path<String>) -> Resp
     let made = tokio::task::spawn_blocking(make).await;
     match made {
         Ok(Ok(made)) => {
-            tracing::info!(path = %made.path.display(), users = made.users, "backup made");
+            tracing::info!(path = %made.path.display(), users = made.users, "backup written");
             let body = json!({
                 "path": made.path.display().to_string(),
                 "users": made.users,

@@ -225,7 +225,7 @@ impl AdminServer {
         }
     }
 
-    /// Makes the handshake. `None` if the connection has seen all that it wants to.
+    /// Makes the handshake. `None` if the connection has seen all that it requires.
     async fn shake(
         &self,
         stream: TcpStream,
@@ -255,7 +255,7 @@ impl AdminServer {
         let acceptor = TlsAcceptor::from(handshake.tls.config());
         let stream = tokio::io::join(io::Cursor::new(begun).chain(read), write);
         let stream = acceptor.accept(stream).await?;
-        // The authority that validates a name has seen all that it wants to.
+        // The authority that validates a name has seen all that it requires.
         let is_challenge = stream.get_ref().1.alpn_protocol() == Some(ACME_TLS);
         Ok((!is_challenge).then_some(stream))
     }

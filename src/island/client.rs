@@ -259,8 +259,8 @@ fn host_roots() -> RootCertStore {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         tracing::warn!(
-            "this host has no root certificates, so that no https server can be trusted: install ca-certificates, \
-             or name a file of PEM certificates in SSL_CERT_FILE"
+            "root certificates not found, calls to https servers will fail; install ca-certificates, or name a file of \
+             PEM certificates in SSL_CERT_FILE"
         );
     }
     roots

@@ -67,9 +67,9 @@ impl Lease {
                 self.numbers.lease_renewals += 1;
             }
             Renewed::Unknown => self.numbers.lease_renewals_failed += 1,
-            Renewed::Taken => tracing::error!(node = %self.me.url, "node.url taken by another run of a node"),
+            Renewed::Taken => tracing::error!(node = %self.me.url, "node.url taken by another boot"),
             Renewed::Buried => {
-                tracing::error!(node = %self.me.url, "run declared over by another node, which could not reach it");
+                tracing::error!(node = %self.me.url, "boot declared over by another node, which cannot reach it");
             }
         }
         let over = matches!(renewed, Renewed::Taken | Renewed::Buried);

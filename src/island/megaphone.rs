@@ -120,8 +120,8 @@ impl Megaphone {
         if lock(&self.state).note(outcome.clone()) {
             let url = &self.source.url;
             match outcome {
-                Ok(()) => tracing::info!(%url, "the broadcast source answers"),
-                Err(why) => tracing::warn!(%url, %why, "the broadcast source fails; what is known stays"),
+                Ok(()) => tracing::info!(%url, "broadcast source recovered"),
+                Err(why) => tracing::warn!(%url, reason = %why, "broadcast source failed; the known versions stay"),
             }
         }
     }

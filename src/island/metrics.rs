@@ -136,7 +136,7 @@ impl fmt::Debug for Boards {
 
 impl Collector for Boards {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        // One metric family per name, one line per shard: the format wants all lines of a family together.
+        // One metric family per name, one line per shard: the format requires all lines of a family together.
         let mut families: BTreeMap<&str, (Meaning, Lines)> = BTreeMap::new();
         for (shard, board) in self.exhibits.shards.iter().enumerate() {
             for (meaning, value) in board.read() {

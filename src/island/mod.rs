@@ -384,7 +384,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Says so if this ends with an error.
 async fn report(what: &'static str, task: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = task.await {
-        tracing::error!(%error, "{what} stopped");
+        tracing::error!(task = what, %error, "control plane task stopped");
     }
 }
 

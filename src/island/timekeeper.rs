@@ -115,7 +115,7 @@ impl Timekeeper {
                     }
                 }
                 None if self.apart.as_ref().is_some_and(|apart| now.since(apart.since) >= STANDS_FOR) => {
-                    self.take_over(gap_us, "it has stood for a while");
+                    self.take_over(gap_us, "30 s without another step");
                 }
                 None => {}
             }
@@ -152,9 +152,9 @@ impl Timekeeper {
         if stopped {
             self.numbers.clock_stops += 1;
             let apart_seconds = theirs_us.unsigned_abs() / 1_000_000;
-            tracing::error!(apart_seconds, "time beyond store.max_skew of the database's clocks: nothing is stamped");
+            tracing::error!(apart_seconds, "node clock beyond store.max_skew of the database clocks; messages refused");
         } else {
-            tracing::info!("time within store.max_skew of the database's clocks again");
+            tracing::info!("node clock within store.max_skew of the database clocks again");
         }
     }
 
@@ -165,7 +165,7 @@ impl Timekeeper {
         }
         if self.apart.take().is_some() {
             self.wall.trust();
-            tracing::info!("the system's clock and the time of this node agree again");
+            tracing::info!("host clock and node clock reconciled");
         }
     }
 
@@ -178,14 +178,14 @@ impl Timekeeper {
         // Earlier findings are about another step.
         self.wall.trust();
         self.apart = Some(Apart { gap_us, since: now, said: None });
-        let until = if self.witness.is_some() { "the database's clocks confirm it" } else { "it has stood for 30 s" };
-        tracing::warn!("the system's clock was set {}; this node keeps its own time until {until}", far(gap_us));
+        let awaits = if self.witness.is_some() { "the clocks of the database" } else { "30 s without another step" };
+        tracing::warn!(step = far(gap_us), awaits, "host clock step detected; this node keeps its own time");
     }
 
     /// Does what the database's clocks say.
     fn settle(&mut self, found: Found, gap_us: i64, theirs_us: i64) {
         if found == Found::Host {
-            return self.take_over(gap_us, "the database's clocks agree with it");
+            return self.take_over(gap_us, "database clocks");
         }
         let late_us = if found == Found::Ours { 0 } else { theirs_us.max(0).unsigned_abs() };
         self.wall.distrust(gap_us, late_us);
@@ -193,24 +193,22 @@ impl Timekeeper {
         apart.said = Some(found);
         match found {
             Found::Ours => tracing::error!(
-                "the system's clock is wrong by the database's clocks: it was set {}; set it right, this node keeps its \
-                 own time meanwhile",
-                far(gap_us)
+                step = far(gap_us),
+                "host clock step rejected by the database clocks; set the host clock by NTP"
             ),
             _ => tracing::error!(
-                "the system's clock was set {}, and neither it nor the time of this node is within store.max_skew of the \
-                 database's clocks; set all clocks by NTP",
-                far(gap_us)
+                step = far(gap_us),
+                "host clock and node clock both rejected by the database clocks; set all clocks by NTP"
             ),
         }
     }
 
-    fn take_over(&mut self, gap_us: i64, because: &str) {
+    fn take_over(&mut self, gap_us: i64, confirmed_by: &str) {
         self.wall.take_over(gap_us);
         self.wall.trust();
         self.apart = None;
         self.numbers.clock_jumps_taken += 1;
-        tracing::warn!("the time of this node was set {}, as the system's clock was: {because}", far(gap_us));
+        tracing::warn!(step = far(gap_us), confirmed_by, "host clock step applied");
     }
 }
 

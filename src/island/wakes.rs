@@ -180,7 +180,7 @@ impl Caller {
         };
         if self.complained.is_none_or(|at| at.elapsed() >= QUIET) {
             self.complained = Some(Instant::now());
-            tracing::warn!(url = %self.url, %why, "a wake-up call fails; others are only counted for a minute");
+            tracing::warn!(url = %self.url, reason = %why, "wake-up call failed; for a minute others are only counted");
         }
     }
 }

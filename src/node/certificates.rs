@@ -114,12 +114,12 @@ impl Certificates {
         };
         let host = &url.origin().host;
         if !url.origin().https {
-            tracing::warn!(%url, "node.tls.listen is open, and node.url still has other nodes call without TLS");
+            tracing::warn!(%url, "node.url without https found beside node.tls.listen; other nodes call without TLS");
         } else if !self.node.iter().any(|certificate| certificate.names(host)) {
             // Not refused: a proxy with its own certificate can answer at that name.
             tracing::warn!(
                 host,
-                "node.tls.cert does not name the host of node.url: other nodes that see it refuse it, and store instead"
+                "host of node.url not found in node.tls.cert; other nodes refuse this node, and store instead"
             );
         }
     }
@@ -244,7 +244,7 @@ impl NodeTls {
         Ok(())
     }
 
-    /// Returns the task that orders certificates, if this configuration wants one.
+    /// Returns the task that orders certificates, if this configuration requires one.
     ///
     /// # Errors
     /// [`Fault::Edge`] for a file of authorities that cannot be used.

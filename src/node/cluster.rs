@@ -103,16 +103,12 @@ impl Cluster {
             }
         });
         if asked > 0 {
-            tracing::info!(
-                users = asked,
-                told,
-                "users of the ledger were looked up, and the nodes that hold them are told"
-            );
+            tracing::info!(users = asked, notified = told, "nodes of the users in the ledger notified");
         }
         if unknown > 0 {
             tracing::warn!(
                 users = unknown,
-                "storage does not say where these users are; they read what was saved at their next hello"
+                "nodes of users in the ledger not found; these users read their messages at their next hello"
             );
         }
     }
@@ -130,7 +126,7 @@ impl Cluster {
         if left > 0 {
             tracing::warn!(
                 left,
-                "nodes that do not answer are not told; their users read what was saved at their next hello"
+                "nodes not notified, they do not answer; their users read their messages at their next hello"
             );
         }
         Ok(())
@@ -147,13 +143,13 @@ impl Cluster {
         if owed > 0 {
             tracing::warn!(
                 owed,
-                "notifications of other nodes that nobody answered are given up; what they speak of is stored"
+                "notifications to other nodes dropped at the end of the drain; their messages are stored"
             );
         }
         if self.listed
             && let Err(reason) = self.nodes.leave(&self.me)
         {
-            tracing::warn!("other nodes are not told that this one leaves: {reason}");
+            tracing::warn!(%reason, "end of this boot not written; other nodes find it out by its lease");
         }
     }
 }
@@ -182,7 +178,11 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
         Answering::Locked => "a server that takes none of our node.keys answers there".to_owned(),
         Answering::Stranger(said) => {
             // Perhaps a proxy in front of this node, which does not listen yet.
-            tracing::warn!(url, said, "answer at node.url from no node; other nodes may not reach this one");
+            tracing::warn!(
+                url,
+                answer = said,
+                "answer of another program received at node.url; other nodes may not reach this node"
+            );
             return Ok(());
         }
     };

@@ -240,7 +240,7 @@ fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
         KeyKind::Fernet => return Err(Fault::LostKey { path: path.to_owned() }),
         KeyKind::Bearer => tracing::warn!(
             path = %path.display(),
-            "node key lost and made anew; who calls this node with the old one is refused"
+            "node key lost and created anew; calls with the old key are refused"
         ),
         // One costs clients a full handshake, the other decides which shard owns a user.
         KeyKind::Tickets | KeyKind::Placement => {}

@@ -72,7 +72,7 @@ fn run(events: &Events, stop: &AtomicBool) {
         (0..budget).map_while(|_| events.take()).for_each(|report| log(&report));
         let dropped = events.dropped();
         if dropped > said {
-            tracing::debug!(target: CLIENTS, events = dropped - said, "events left out: too many at once");
+            tracing::debug!(target: CLIENTS, events = dropped - said, "client events dropped");
             said = dropped;
         }
         if ends {

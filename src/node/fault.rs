@@ -169,7 +169,7 @@ impl fmt::Display for Fault {
             }
             Fault::Steer { shards, cores } => write!(
                 f,
-                "shards.steer = cpu wants every shard pinned to a CPU of its own, and {shards} shards share {cores}; \
+                "shards.steer = cpu requires a separate CPU for each shard, and {shards} shards share {cores}; \
                  set shards.count to {cores} or fewer, or shards.steer to off"
             ),
             Fault::Kernel(sentence)
@@ -213,7 +213,10 @@ impl Fault {
             }
             Fault::NoKey { path } => {
                 let path = path.display();
-                write!(f, "the configuration has no key where it had one, and there is no {path}; set the key again")
+                write!(
+                    f,
+                    "cannot reload keys: the setting of a key is gone and there is no key file {path}; set the key again"
+                )
             }
             Fault::LostKey { path } => {
                 let path = path.display();

@@ -55,7 +55,7 @@ pub fn check_steering(shards: &Shards, shard_count: u16, cores: &[u32]) -> Resul
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if let Some(advice) = steering_in_vain(shards, release.trim()) {
-        tracing::warn!("{advice}");
+        tracing::warn!(advice, "shards.steer has no effect");
     }
     Ok(())
 }

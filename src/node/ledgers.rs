@@ -55,7 +55,7 @@ impl Earlier {
         replay.discard_empty().map_err(no_ledger)?;
         let messages = std::mem::take(&mut replay.messages);
         if !messages.is_empty() {
-            tracing::info!(messages = messages.len(), "saving what earlier runs left in the ledger");
+            tracing::info!(messages = messages.len(), "ledger messages of earlier boots found; saving them");
             storage.save_all(&messages)?;
         }
         let floor = replay.clock_floor.max(storage.clock_floor());
@@ -83,7 +83,7 @@ impl Earlier {
     /// As [`Earlier::discard`], once the node serves: a file that cannot be removed must not end it.
     pub(super) fn discard_told(&mut self) {
         if let Err(fault) = self.discard() {
-            tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
+            tracing::warn!(%fault, "ledger file not removed; its messages are saved, and the next start tries again");
         }
     }
 }

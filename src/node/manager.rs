@@ -41,7 +41,7 @@ impl Manager {
         match line {
             Ok(line) => Manager { line: Some(line), asked: None },
             Err(error) => {
-                tracing::warn!(%error, "the service manager cannot be told anything: NOTIFY_SOCKET is no address");
+                tracing::warn!(%error, "NOTIFY_SOCKET not understood; the service manager is not notified");
                 Manager::default()
             }
         }
@@ -75,7 +75,7 @@ impl Manager {
         if let Some((socket, address)) = &self.line
             && let Err(error) = socket.send_to_addr(words.as_bytes(), address)
         {
-            tracing::debug!(%error, "the service manager does not listen");
+            tracing::debug!(%error, "service manager not notified");
         }
     }
 }

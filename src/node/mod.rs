@@ -207,7 +207,7 @@ fn join(cluster: &Cluster, data: &DataDir, prepared: &mut Prepared, calls: PeerC
         prepared.keep_lease(lease);
     }
     data.set_run(cluster.me())?;
-    tracing::info!(node = ?cluster.me(), "in a cluster");
+    tracing::info!(node = ?cluster.me(), "cluster joined");
     Ok(())
 }
 

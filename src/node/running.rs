@@ -213,10 +213,10 @@ impl Running {
             manager.still_stopping();
             match island.signals().recv_timeout(DRAIN_LOOK) {
                 Ok(Signal::Stop) => {
-                    tracing::warn!("told to hurry: what is not saved stays in the ledger");
+                    tracing::warn!("drain aborted by second signal; unsaved messages stay in the ledger");
                     stage.shards.drain(u32::MAX, Duration::ZERO);
                 }
-                Ok(Signal::Reload) => tracing::info!("keys are not read again while draining"),
+                Ok(Signal::Reload) => tracing::info!("reload ignored during the drain"),
                 Ok(Signal::Over) | Err(RecvTimeoutError::Timeout) => {}
                 // This node does not watch signals.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
@@ -225,7 +225,7 @@ impl Running {
         let reports = ending.join().unwrap_or_default();
         let drained = reports.len() as u32 == shard_count && reports.iter().all(|report| report.drained);
         for report in reports.iter().filter(|report| !report.drained) {
-            tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
+            tracing::warn!(shard = report.shard.0, connections = report.connections, "drain incomplete");
         }
         // The events in its queue are logged before the end of the node is.
         drop(log);
@@ -257,7 +257,7 @@ fn linger(island: &Island, manager: &mut Manager, delay: Duration) {
         manager.still_stopping();
         match island.signals().recv_timeout(DRAIN_LOOK) {
             Ok(Signal::Stop) => return tracing::info!("drain delay cut short by a signal"),
-            Ok(Signal::Reload) => tracing::info!("keys are not read again while draining"),
+            Ok(Signal::Reload) => tracing::info!("reload ignored during the drain"),
             Ok(Signal::Over) | Err(RecvTimeoutError::Timeout) => {}
             // This node does not watch signals.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),

@@ -120,7 +120,7 @@ impl Storage {
     pub(super) fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), Fault> {
         let of = messages.len();
         let lost = |unsaved: usize, reason: String| {
-            tracing::error!(unsaved, of, reason, "ledger messages not saved");
+            tracing::error!(unsaved, total = of, reason, "ledger messages not saved");
             Fault::Replay { unsaved, of, reason }
         };
         match self {

@@ -13,7 +13,7 @@ impl World {
         self.log(Some(shard), format_args!("-> {effect:?}"));
         // POSTs may still come in until every shard is drained: they are stored.
         if self.shards[shard].drained && matches!(effect, Effect::LedgerAppend(..) | Effect::Move { .. }) {
-            return Err(format!("shard {shard} said Drained and still wants {effect:?}"));
+            return Err(format!("shard {shard} said Drained and still requests {effect:?}"));
         }
         match effect {
             Effect::Ready(conn) => match self.here(shard, conn)? {

@@ -122,7 +122,7 @@ impl Mailbox {
     pub fn send(&self, to: ShardId, mail: Mail) -> bool {
         assert!(to != self.me, "a shard does not write to itself");
         if let Mail::Request { from, .. } = &mail {
-            assert!(*from == self.me, "a request says who wants the reply");
+            assert!(*from == self.me, "a request names the shard that gets the reply");
         }
         let door = self.door(to);
         let lane = match &mail {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a request says who wants the reply")]
+    #[should_panic(expected = "a request names the shard that gets the reply")]
     fn a_request_in_the_name_of_another_is_refused() {
         let boxes = mesh(3).unwrap();
         let _ = boxes[1].send(ShardId(0), request(2, 0));

@@ -272,7 +272,7 @@ impl MessageForm {
         };
         let mut draft = Draft::new(&headers, body.len());
         draft.extend(&body);
-        draft.verdict().map_err(|_| "its encryption headers are not what its encoding wants")?;
+        draft.verdict().map_err(|_| "its encryption headers do not fit its encoding")?;
         draft.finish().map_err(|_| format!("headers and data have more than {} bytes", limits::PAYLOAD_BYTES_MAX))
     }
 }

@@ -26,7 +26,7 @@ fn proxies_that_are_believed_are_named_by_address_or_prefix() {
     assert_eq!(load(&sets(&[&many(256), "proxy.protocol=on"])).proxy.trusted.len(), 256);
     for refused in [&*many(257), "proxy.trusted=10.0.0.1/8", "proxy.trusted=localhost", "proxy.trusted=10.0.0.1:80"] {
         let said = refusal(&sets(&[refused, "proxy.protocol=on"]));
-        assert!(said.contains("it takes at most 256 addresses and prefixes as 192.0.2.7, 10.0.0.0/8 or"), "{said}");
+        assert!(said.contains("expected at most 256 addresses and prefixes as 192.0.2.7, 10.0.0.0/8 or"), "{said}");
     }
 }
 
@@ -40,9 +40,9 @@ fn both_ways_to_tell_an_address_can_be_on() {
     let both = with(&["proxy.protocol=on", "proxy.header=forwarded"]);
     assert_eq!((both.protocol, both.header), (true, Some(Kind::Forwarded)));
     for (wrong, takes) in [
-        ("proxy.protocol=v2", "it takes off, or on"),
-        ("proxy.protocol=true", "it takes off, or on"),
-        ("proxy.header=x-real-ip", "it takes none, x-forwarded-for or forwarded"),
+        ("proxy.protocol=v2", "expected off, or on"),
+        ("proxy.protocol=true", "expected off, or on"),
+        ("proxy.header=x-real-ip", "expected none, x-forwarded-for or forwarded"),
     ] {
         assert!(refusal(&sets(&[wrong])).contains(takes), "{wrong}");
     }

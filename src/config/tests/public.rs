@@ -40,14 +40,14 @@ fn a_name_opens_the_public_port_and_says_so_to_browsers() {
 fn names_of_the_server_are_names_of_hosts() {
     let long = format!("public.domain={}.example", "x".repeat(64));
     for name in ["public.domain=*.example.org", "public.domain=a.example.", "public.domain=a..b", &long] {
-        assert!(refusal(&sets(&[name])).contains("it takes host names as push.example.org"), "{name}");
+        assert!(refusal(&sets(&[name])).contains("expected host names as push.example.org"), "{name}");
     }
     let name = |bytes: usize| format!("public.domain={}{}", "a.".repeat(100), "x".repeat(bytes - 200));
     assert_eq!(load(&sets(&[&name(250), "public.listen=none", "public.http_listen=none"])).public.domain[0].len(), 250);
     for name in [&*name(251), "public.domain=a.example,A.example"] {
         assert!(refusal(&sets(&[name])).contains("each once and up to 250 bytes"), "{name}");
     }
-    assert!(refusal(&sets(&["public.listen=443"])).contains("it takes addresses as 0.0.0.0:443"));
+    assert!(refusal(&sets(&["public.listen=443"])).contains("expected addresses as 0.0.0.0:443"));
 }
 
 #[test]

@@ -225,7 +225,7 @@ impl Acme {
         let pause = schedule::back_off(self.unshown, draw());
         self.show_at = Instant::now() + pause;
         let retry_seconds = pause.as_secs();
-        tracing::error!(retry_seconds, reason, "new certificate not shown, the old ones stay; send SIGHUP once mended");
+        tracing::error!(retry_seconds, reason, "new certificate not taken by the listeners; the old certificates stay");
     }
 
     fn failed(&mut self, at: usize, failure: &Failure) {
@@ -266,7 +266,7 @@ impl Acme {
                 schedule::ask_again(pause)
             }
             Err(failure) => {
-                tracing::debug!(name = name.name, reason = failure.reason, "no renewal information");
+                tracing::debug!(name = name.name, reason = failure.reason, "renewal information not received");
                 ASK_FAILED
             }
         };
@@ -288,7 +288,7 @@ impl Acme {
                 let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
                 let (account, credentials) = builder.create(&new, self.http.directory.to_string(), None).await?;
                 self.files.set_account(&credentials).map_err(failed)?;
-                tracing::info!(directory = %self.http.directory, "account made with the certificate authority");
+                tracing::info!(directory = %self.http.directory, "certificate authority account created");
                 account
             }
         };

@@ -151,7 +151,10 @@ fn is_about_former(error: &Error) -> bool {
 async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Result<Option<String>, Failure> {
     let proofs = order.state().authorizations.len();
     if proofs > 1 {
-        return Err(Failure::new(Outcome::Failed, &format!("the authority wants {proofs} proofs for one name")));
+        return Err(Failure::new(
+            Outcome::Failed,
+            &format!("cannot order: the authority requires {proofs} proofs for one name"),
+        ));
     }
     let mut answering = None;
     let mut token: Option<String> = None;

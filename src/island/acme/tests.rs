@@ -105,7 +105,7 @@ const TOKEN: &str = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA";
 async fn an_order_has_one_proof_and_its_token_is_one() {
     let several = ["https://a/authz"; 2];
     let authority = Authority::default().with("/newOrder", an_order(&several)).with("/authz", authorization(TOKEN));
-    assert_eq!(authority.refuses(false).await.reason, "the authority wants 2 proofs for one name");
+    assert_eq!(authority.refuses(false).await.reason, "cannot order: the authority requires 2 proofs for one name");
     assert_eq!(authority.asked("/authz"), 0);
     for token in ["", "e", &TOKEN[..21], &"x".repeat(129), "evaGxfADs6pSRb2LAv9IZf17D/3juxGJ"] {
         let authority = Authority::default().with("/newOrder", an_order(&several[..1]));

@@ -110,7 +110,7 @@ impl Caller {
             let owed = self.nodes.remove(&url).map_or(0, |node| node.owed.len());
             self.desk.numbers.peer_owed_dropped += owed as u64;
             self.desk.calls.peers.unsettled.fetch_sub(owed, Ordering::SeqCst);
-            tracing::warn!(node = %url, owed, "a node that does not answer is forgotten, since there are too many");
+            tracing::warn!(node = %url, owed, "unreachable peer forgotten; too many peers are known");
         }
         self.nodes.insert(to.url.clone(), Node::new(base, to.boot, now));
     }
@@ -128,7 +128,7 @@ impl Caller {
             }
             Ended::Probed { called: (_, Ok(_)), .. } => {
                 if node.answered(now) {
-                    tracing::info!(node = %url, owed = node.owed.len(), "a node answers again");
+                    tracing::info!(node = %url, owed = node.owed.len(), "peer circuit closed");
                 }
             }
             Ended::Probed { .. } => node.circuit.probe_failed(now),
@@ -140,7 +140,7 @@ impl Caller {
                 } else if let Some(row) = row {
                     if buried {
                         self.desk.numbers.peer_runs_gone += 1;
-                        tracing::warn!(node = %url, "run of a node declared over: silent, and no answer at its address");
+                        tracing::warn!(node = %url, "boot of a silent peer declared over");
                     }
                     self.desk.looked(node, &boots, row);
                 }

@@ -216,7 +216,7 @@ impl Desk {
             return;
         }
         self.numbers.peer_circuits_opened += 1;
-        tracing::warn!(node = %url, %why, "a node does not answer; calls of it fail until it does");
+        tracing::warn!(node = %url, reason = %why, "peer circuit opened");
         for job in std::mem::take(&mut node.waiting) {
             self.unreachable(node, job, now);
         }
@@ -231,7 +231,7 @@ impl Desk {
                 400 => "it cannot read what we say: endpoint.crypto_keys or versions differ",
                 _ => "node.url does not lead to a node of this cluster, or versions differ",
             };
-            tracing::error!(node = %url, status, "a node refuses our calls: {why}");
+            tracing::error!(node = %url, status, reason = why, "peer call refused");
         }
     }
 
@@ -283,7 +283,7 @@ impl Desk {
         self.numbers.peer_owed_over += gone as u64;
         self.calls.peers.unsettled.fetch_sub(gone, Ordering::SeqCst);
         if gone > 0 {
-            tracing::info!(node = %node.base, owed = gone, "a run of a node is over; what it was owed is dropped");
+            tracing::info!(node = %node.base, owed = gone, "notifications of an ended boot dropped; they are stored");
         }
     }
 }

@@ -58,6 +58,6 @@ fn accepts(node: &Running, shard: usize) -> u64 {
 fn shards_that_share_a_cpu_are_not_steered_to() {
     let dir = tempfile::tempdir().unwrap();
     let (said, code) = refusal(&config(dir.path(), &["shards.count=200", "shards.steer=cpu"]));
-    assert!(said.starts_with("shards.steer = cpu wants every shard pinned to a CPU of its own, and 200 "), "{said}");
+    assert!(said.starts_with("shards.steer = cpu requires a separate CPU for each shard, and 200 "), "{said}");
     assert_eq!(code, status::CONFIG);
 }

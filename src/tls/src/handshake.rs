@@ -160,7 +160,7 @@ impl Handshake {
         Some(sealed[1])
     }
 
-    /// Returns true if the peer is an authority that validates a name: it has seen all that it wants to.
+    /// Returns true if the peer is an authority that validates a name: it has seen all that it requires.
     pub(crate) fn is_challenge(&self) -> bool {
         self.conn.alpn_protocol() == Some(ACME_TLS)
     }

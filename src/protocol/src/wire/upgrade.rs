@@ -28,7 +28,7 @@ pub struct Accepted<'b> {
     pub agent_family: u16,
 }
 
-/// Returns true if a head wants a WebSocket, also one whose `Upgrade` a proxy has dropped.
+/// Returns true if a head requests a WebSocket, also one whose `Upgrade` a proxy has dropped.
 pub fn is_asked(head: &Head<'_, '_>) -> bool {
     ["upgrade", "sec-websocket-key", "sec-websocket-version"].iter().any(|name| head.header(name).is_some())
 }

@@ -133,7 +133,7 @@ impl Squeeze {
                 if space.fits_whole(keyspace) {
                     let _ = keyspace.major_compact();
                 } else {
-                    tracing::warn!(free = space.free(), "tables not compacted: the disk is too full for it");
+                    tracing::warn!(free = space.free(), "tables not compacted, the disk is too full");
                 }
             }
         };

@@ -333,7 +333,7 @@ struct Held<'a>(&'a Space);
 
 impl Held<'_> {
     fn new(space: &Space, bytes: u64) -> Held<'_> {
-        tracing::warn!(bytes, free = space.free(), "compaction held back: the disk is too full for it");
+        tracing::warn!(bytes, free = space.free(), "compaction held back, the disk is too full");
         space.held.fetch_add(1, Ordering::Relaxed);
         Held(space)
     }

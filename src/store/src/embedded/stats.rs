@@ -56,7 +56,7 @@ impl Tally {
     pub(super) fn read_failed(&self, error: &fjall::Error) {
         let before = self.read_errors.fetch_add(1, Ordering::Relaxed);
         if before == 0 || (before + 1).is_power_of_two() {
-            tracing::error!(count = before + 1, %error, "the store could not read; a file of it may be damaged");
+            tracing::error!(count = before + 1, %error, "store read failed; a file may be damaged");
         }
     }
 

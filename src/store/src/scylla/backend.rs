@@ -201,7 +201,7 @@ impl Scylla {
         };
         let ended = block_on(self.runtime.handle(), async { tokio::time::timeout(CLOSE_WITHIN, all).await });
         if ended.is_err() {
-            tracing::warn!("the store was closed while operations were under way");
+            tracing::warn!("store closed with operations in flight");
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }

@@ -161,7 +161,7 @@ impl Client {
             }
             self.breaker.close();
             self.numbers.others.circuit_open.store(0, Ordering::Relaxed);
-            tracing::info!("the database answers again; operations are taken");
+            tracing::info!("database circuit closed");
         }
     }
 
@@ -267,7 +267,7 @@ impl Client {
         };
         let before = others.errors.fetch_add(1, Ordering::Relaxed);
         if before == 0 || (before + 1).is_power_of_two() {
-            tracing::warn!(count = before + 1, ?statement, %error, "the database failed a statement");
+            tracing::warn!(count = before + 1, ?statement, %error, "statement failed");
         }
         // A refused statement is refused again; and the database does answer.
         !is_refusal(error) && !self.weigh_failure(error)
@@ -277,7 +277,7 @@ impl Client {
     fn weigh_failure(&self, why: &dyn std::fmt::Display) -> bool {
         if self.breaker.failed() {
             count(&self.numbers.others.circuit_opened);
-            tracing::error!(last = %why, "the database does not answer; operations are refused until it does");
+            tracing::error!(reason = %why, "database circuit opened; operations are refused");
         }
         self.breaker.is_open()
     }
@@ -320,7 +320,7 @@ impl Hand<'_> {
             PagingStateResponse::NoMorePages => None,
         };
         let rows = found.into_rows_result().map_err(|error| {
-            tracing::error!(?statement, %error, "the database answered a read with something else");
+            tracing::error!(?statement, %error, "read answered without rows");
             Failed
         })?;
         Ok((rows, next))

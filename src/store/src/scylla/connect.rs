@@ -271,7 +271,7 @@ fn explain(config: &Options, error: &NewSessionError) -> ConnectFault {
         ConnectionError::ConnectionSetupRequestError(request) => match request.get_error() {
             Setup::MissingAuthentication => {
                 lasts = true;
-                "it wants to know who we are; set store.scylla.user and store.scylla.password".to_owned()
+                "it requires a user name and a password; set store.scylla.user and store.scylla.password".to_owned()
             }
             Setup::DbError(DbError::AuthenticationError, _) => {
                 lasts = true;

@@ -290,7 +290,7 @@ async fn insist<T>(mut attempt: impl AsyncFnMut() -> Result<T, UpkeepFault>) -> 
     for _ in 1..ATTEMPTS_MAX {
         match attempt().await {
             Ok(done) => return Ok(done),
-            Err(fault) => tracing::warn!("{fault}; it is tried again"),
+            Err(fault) => tracing::warn!(%fault, "purge step failed; retried"),
         }
         tokio::time::sleep(pause).await;
         pause *= 2;

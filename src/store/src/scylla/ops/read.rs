@@ -80,6 +80,6 @@ pub(super) fn damaged(hand: &Hand<'_>, error: &dyn std::fmt::Display) {
     count(rows);
     let count = rows.load(std::sync::atomic::Ordering::Relaxed);
     if count.is_power_of_two() {
-        tracing::error!(count, %error, "the shared store has a row that is none of this version");
+        tracing::error!(count, %error, "row of an unknown format found in the shared store");
     }
 }

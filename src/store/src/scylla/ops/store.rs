@@ -54,7 +54,7 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
         let late = &hand.client.numbers.others.late;
         count(late);
         if late.load(Ordering::Relaxed).is_power_of_two() {
-            tracing::error!("a message was not stored within {} s of its clock", WRITE_WITHIN_US / 1_000_000);
+            tracing::error!(limit_seconds = WRITE_WITHIN_US / 1_000_000, "message not stored in time");
         }
         return Err(StoreError::Transient);
     }
