@@ -85,6 +85,8 @@ def test_a_flood_waits_unread_and_is_closed_and_a_session_is_served_meanwhile(se
         # Its app server makes a handshake of its own, which stands in the same line.
         exchange(browser, sender)
         served += 1
+        # A session has a budget of registers.
+        time.sleep(0.5)
     assert 0 < max(in_flight) <= IN_FLIGHT_MAX, in_flight
     assert crowd.unread > 0, "none has waited in line"
     assert served > 3
