@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::endpoint::{GOOD, post};
 use super::*;
 use crate::edge::Forwarding;
 use protocol::wire::forwarded::Kind;
@@ -43,17 +44,19 @@ fn an_address_is_told_once_and_not_of_a_refused_upgrade() {
     assert!(harness.edge.forwarded().is_some() && harness.edge.forwarded().is_none());
 }
 
-/// The rest of a refused request can come much later, and others are refused meanwhile.
+/// The body of a refused request can come much later, and others are refused meanwhile.
 #[test]
 fn a_refusal_is_told_at_its_head_with_its_own_caller() {
     let mut edge = edge(Some(Kind::XForwardedFor));
-    edge.set_rules(&AccessRules { register: crate::edge::Register::Token(vec!["x".repeat(16)]), senders: Vec::new() });
-    let mut harness = Harness::with(edge, Port::WebSocket);
-    let fields = "X-Forwarded-For: 192.0.2.1\r\nContent-Length: 4\r\nHost:";
-    harness.feed(UPGRADE.replacen("Host:", fields, 1).as_bytes());
+    edge.set_rules(&AccessRules { senders: vec![Sender::new().digest()], ..AccessRules::default() });
+    let mut harness = Harness::with(edge, Port::Endpoint);
+    let fields = format!("{GOOD}X-Forwarded-For: 192.0.2.1\r\n");
+    let request = post(&endpoint_path(TokenForm::Short, None), &fields, "body");
+    let (head, body) = request.split_at(request.len() - 4);
+    harness.feed(head.as_bytes());
     let told = harness.edge.take_refused();
-    assert_eq!((told.by_rule, told.caller), ([1, 0, 0], Some("192.0.2.1".parse().unwrap())));
-    harness.feed(b"body");
+    assert_eq!((told.by_rule, told.caller), ([0, 0, 1], Some("192.0.2.1".parse().unwrap())));
+    harness.feed(body.as_bytes());
     assert_eq!((harness.response().0, harness.edge.take_refused()), (401, Refused::default()));
 }
 

@@ -4,10 +4,10 @@
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Metrics with one label. The name of a number is that of the metric with the value of the label behind it.
-const LABELLED: [(&str, &str); 2] = [("tls_alerts_sent", "alert"), ("tls_handshakes_failed", "reason")];
+const LABELLED: [(&str, &str); 2] = [labelled("tls_alerts_sent", "alert"), labelled("tls_handshakes_failed", "reason")];
 
-/// The metric of completed handshakes, and the numbers that it has, with version and kind.
-pub(super) const HANDSHAKES: &str = "tls_handshakes";
+/// The metric of completed handshakes and its labels, and its numbers with version and kind.
+pub(super) const HANDSHAKES: (&str, [&str; 2]) = labelled("tls_handshakes", ["version", "kind"]);
 const COMPLETED: [(&str, &str, &str); 4] = [
     ("tls_handshakes_full_1_3", "1.3", "full"),
     ("tls_handshakes_resumed_1_3", "1.3", "resumed"),
@@ -15,11 +15,17 @@ const COMPLETED: [(&str, &str, &str); 4] = [
     ("tls_handshakes_resumed_1_2", "1.2", "resumed"),
 ];
 
+/// A metric and its labels. The rules of the repository look for its name in this call.
+const fn labelled<L: Copy>(metric: &'static str, labels: L) -> (&'static str, L) {
+    (metric, labels)
+}
+
 /// Returns the metric of a number of this shard and the labels of its line.
 pub(super) fn line(name: &'static str, shard: usize) -> (&'static str, Labels) {
     let shard = ("shard", shard.to_string());
     if let Some((_, version, kind)) = COMPLETED.iter().find(|(number, ..)| *number == name) {
-        return (HANDSHAKES, vec![("version", (*version).to_owned()), ("kind", (*kind).to_owned()), shard]);
+        let (metric, [of_version, of_kind]) = HANDSHAKES;
+        return (metric, vec![(of_version, (*version).to_owned()), (of_kind, (*kind).to_owned()), shard]);
     }
     for (metric, label) in LABELLED {
         if let Some(value) = name.strip_prefix(metric).and_then(|rest| rest.strip_prefix('_')) {

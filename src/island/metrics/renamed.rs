@@ -42,7 +42,7 @@ pub(super) fn successor(meaning: Meaning) -> Option<String> {
         return Some(format!("murre_{}{suffix}", renamed.new));
     }
     if matches!(name, "tls_handshakes_resumed" | "tls_handshakes_tls_1_2") {
-        return Some(format!("murre_{HANDSHAKES}_total"));
+        return Some(format!("murre_{}_total", HANDSHAKES.0));
     }
     let of_calls = name == "peer_answer_microseconds" || name.starts_with("peer_answers_within_");
     let of_statements = name.ends_with("_p50_microseconds") || name.ends_with("_p99_microseconds");
