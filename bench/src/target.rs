@@ -120,13 +120,19 @@ impl FromStr for Listener {
             _ => return Err("cannot read a URL: it begins with ws, wss, http or https".to_owned()),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
-        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let default = if tls { ":443" } else { ":80" };
-        let authority = if has_port { authority.to_owned() } else { format!("{authority}{default}") };
-        let unknown = |error| format!("cannot look up {authority}: {error}");
-        let address = authority.to_socket_addrs().map_err(unknown)?.next();
-        let address = address.ok_or_else(|| format!("cannot look up {authority}: it has no address"))?;
-        let name = authority.rsplit_once(':').map(|(name, _)| name.trim_matches(['[', ']']).to_owned());
+        let bad = || format!("cannot read {text}: a URL has a name, a port and no path");
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().map_err(|_| bad())?),
+            _ => (authority, if tls { 443 } else { 80 }),
+        };
+        let host = host.trim_matches(['[', ']']);
+        if host.is_empty() || host.contains('/') {
+            return Err(bad());
+        }
+        let unknown = |error| format!("cannot look up {host}: {error}");
+        let address = (host, port).to_socket_addrs().map_err(unknown)?.next();
+        let address = address.ok_or_else(|| format!("cannot look up {host}: it has no address"))?;
+        let name = Some(host.to_owned());
         Ok(Listener { address, name, tls: Some(tls) })
     }
 }
