@@ -59,12 +59,11 @@ fn a_session_moves_at_every_byte_of_its_records_and_owes_its_key_update() {
     });
 }
 
-/// The reader takes a part of what waits, then the session moves; its tail leaves first.
+/// The socket takes no more, the reader takes a part of what waits, and then the session moves. A tail leaves first.
 #[test]
 fn a_blocked_session_moves_at_every_step_of_its_reader() {
     run(|| {
         let mut bench = Bench::new(2, PlaneLimits::new(100));
-        let mut still_blocked = 0;
         for step in 0..24 {
             let mut client = bench.tls_websocket();
             let moved = bench.shards[1].stats.sockets_received;
@@ -78,8 +77,6 @@ fn a_blocked_session_moves_at_every_step_of_its_reader() {
             }
             client.socket.say(&ToyClient::key_update());
             depart(&mut bench);
-            (0..20).for_each(|_| _ = bench.turn());
-            still_blocked += usize::from(bench.shards[1].stats.sockets_received == moved);
             bench.until("the greeting of the owner", |_| client.heard().ends_with(b"pong\n"));
             client.say(b"E\n");
             bench.until("an answer", |_| client.heard().ends_with(b"pong\npong\n"));
@@ -87,6 +84,5 @@ fn a_blocked_session_moves_at_every_step_of_its_reader() {
             assert_eq!(bench.shards[1].stats.sockets_received, moved + 1);
             leaves(&mut bench, client);
         }
-        assert!((1..24).contains(&still_blocked), "{still_blocked} moves waited for their tail");
     });
 }
