@@ -35,6 +35,8 @@ class Server:
     def __init__(self, directory, shards=3, settings=(), prefix=()):
         Server.count += 1
         pid = os.getpid()
+        # Listen addresses other than this host with the usual ports.
+        self.listen = {}
         self.host = f"127.{200 + Server.count % 50}.{pid >> 8 & 255}.{max(pid & 255, 1)}"
         self.directory = directory
         self.shards = shards
@@ -54,7 +56,7 @@ class Server:
         for setting in self.settings:
             command += ["--set", setting]
         for port, number in PORTS.items():
-            command += [f"--{port}", f"{self.host}:{number}"]
+            command += [f"--{port}", self.listen.get(port, f"{self.host}:{number}")]
         command += self.flags
         with open(self.directory / "log", "ab") as log:
             # A variable of whoever runs the tests must not configure the server, and MURRE_BIN is no key of it.

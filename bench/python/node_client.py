@@ -1,4 +1,4 @@
-"""A WebSocket connection of npm's ws, which bench/node holds."""
+"""WebSocket connections that another program holds: npm's ws, in bench/node."""
 
 import os
 import pathlib
@@ -11,17 +11,12 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "node" / "receive.js"
 SECONDS = 60
 
 
-class NodeSocket:
-    """One connection. Node.js trusts `authority` beside its own list."""
+class ProgramSocket:
+    """One connection of a program that sends each line of its input, and writes each message as a line."""
 
-    def __init__(self, address, authority):
-        assert shutil.which("node"), "there is no Node.js: apt-get install nodejs npm"
-        assert (SCRIPT.parent / "node_modules" / "ws").is_dir(), "there is no ws: npm ci --prefix bench/node"
-        environment = {**os.environ, "NODE_EXTRA_CA_CERTS": str(authority)}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            ["node", str(SCRIPT), address], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, text=True
-        )
+    def __init__(self, command, **environment):
+        pipe, environment = subprocess.PIPE, {**os.environ, **environment}
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, text=True)
         self.received = queue.Queue()
         threading.Thread(target=self.read, daemon=True).start()
 
@@ -40,7 +35,7 @@ class NodeSocket:
             message = self.received.get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError from None
-        assert message is not None, f"the connection of Node.js ended: {self.process.stderr.read()}"
+        assert message is not None, f"the connection ended: {self.process.stderr.read()}"
         return message
 
     def __enter__(self):
@@ -55,3 +50,12 @@ class NodeSocket:
             self.process.kill()
             raise
         assert status == 0, self.process.stderr.read()
+
+
+class NodeSocket(ProgramSocket):
+    """One connection of ws. Node.js trusts `authority` beside its own list."""
+
+    def __init__(self, address, authority):
+        assert shutil.which("node"), "there is no Node.js: apt-get install nodejs npm"
+        assert (SCRIPT.parent / "node_modules" / "ws").is_dir(), "there is no ws: npm ci --prefix bench/node"
+        super().__init__(["node", str(SCRIPT), address], NODE_EXTRA_CA_CERTS=str(authority))

@@ -25,15 +25,17 @@ class Pebble:
         self.host, self.directory = host, directory
         self.programs = [program(f"{MODULE}/{name}", VERSION, (1, 24)) for name in ("pebble", "pebble-challtestsrv")]
         self.processes = []
+        # Percentage of orders for which an earlier proof of the name counts.
+        self.reuses = 50
         # Of the server itself, not of what it issues.
-        self.authority, key = directory / "pebble.pem", directory / "pebble-key.pem"
-        make_certificate(host, self.authority, key, is_authority=False)
+        self.authority, self.key = directory / "pebble.pem", directory / "pebble-key.pem"
+        make_certificate(host, self.authority, self.key, is_authority=False)
         profile = {"description": "for tests", "validityPeriod": 90 * 86400}
         settings = {
             "listenAddress": self.at("directory"),
             "managementListenAddress": self.at("management"),
             "certificate": str(self.authority),
-            "privateKey": str(key),
+            "privateKey": str(self.key),
             "httpPort": http_port,
             "tlsPort": tls_port,
             "domainBlocklist": ["blocked.example"],
@@ -60,6 +62,7 @@ class Pebble:
         with open(self.directory / "pebble.log", "ab") as log:
             # Of 5 %, its default, an order in a hundred is refused four times in a row, and that is a failed order.
             environment = {**os.environ, "PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "2"}
+            environment["PEBBLE_AUTHZREUSE"] = str(self.reuses)
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
 
     def wait_for(self, port):

@@ -1,6 +1,7 @@
 """Certificates that the server orders by itself, from a real ACME server."""
 
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -12,6 +13,8 @@ import urllib.request
 import pytest
 import requests
 
+import acme_gate
+from acme_gate import Gate
 from browser import AppServer, Browser, exchange, trust
 from conftest import REPOSITORY, Server, binary
 from cryptography import x509
@@ -36,6 +39,7 @@ class AcmeServer(Server):
     def __init__(self, directory, monkeypatch):
         super().__init__(directory)
         self.pebble = Pebble(self.host, TLS_PORT, HTTP_PORT, directory)
+        self.directory_port = PORTS["directory"]
         self.monkeypatch = monkeypatch
         resolve = socket.getaddrinfo
 
@@ -51,7 +55,7 @@ class AcmeServer(Server):
         """Starts it with these names, by default with one."""
         self.flags = [",".join(names or [NAME]) if word == PAGE_NAME else word for word in PAGE_FLAGS]
         self.flags += ["--public", f"{self.host}:{TLS_PORT}", "--public-http", f"{self.host}:{HTTP_PORT}"]
-        self.flags += ["--acme-directory", f"https://{self.host}:{PORTS['directory']}/dir"]
+        self.flags += ["--acme-directory", f"https://{self.host}:{self.directory_port}/dir"]
         # All clients of a test have one address.
         self.flags += ["--set", f"acme.ca={self.pebble.authority}", "--set", "strangers.exempt=127.0.0.0/8"]
         self.start()
@@ -105,6 +109,17 @@ def server(tmp_path, monkeypatch):
         if server.process:
             server.kill()
         server.pebble.stop()
+
+
+@pytest.fixture
+def gate(server):
+    """A proxy between the server and its authority."""
+    gate = Gate(server.pebble)
+    server.directory_port = acme_gate.PORT
+    try:
+        yield gate
+    finally:
+        gate.stop()
 
 
 @pytest.mark.parametrize("challenge", ["tls-alpn-01", "http-01"])
@@ -181,6 +196,43 @@ def test_a_renewal_leaves_sessions_alone_and_a_lost_account_is_made_anew(server)
     assert server.shown() != first
 
 
+SESSIONS = 10_000
+
+
+def test_renewal_reload_and_rotation_end_none_of_ten_thousand_sessions(server):
+    server.start_pebble()
+    server.serve()
+    server.until(lambda: server.orders("issued") == 1)
+    browsers, sender = [Browser(server) for _ in range(3)], AppServer()
+    command = [pathlib.Path(binary()).with_name("murre-bench"), "hold", "--ws", f"{server.host}:{TLS_PORT}"]
+    command += ["--ca", server.directory / "root.pem", "--tls-name", NAME, "--sessions", SESSIONS, "--at", SESSIONS]
+    command += ["--channels", 0, "--no-broadcast", "--quiet", 0, "--stay", 3600, "--no-view"]
+    with open(server.directory / "bench.log", "wb") as log, subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    ) as bench:
+        try:
+            server.wait_for_number("sessions", SESSIONS + len(browsers), seconds=240)
+            # No session begins or ends from here on.
+            counts = {name: server.number(name) for name in ("hellos_total", "sessions")}
+            first, key = server.shown(), (server.directory / "data/keys/tickets").read_bytes()
+            server.pebble.suggest_renewal(pem(first))
+            server.reload()
+            server.until(lambda: server.shown() != first)
+            (server.directory / "data/keys/tickets").unlink()
+            taken = server.log().count("certificates taken")
+            server.reload()
+            server.until(lambda: server.log().count("certificates taken") > taken)
+            assert (server.directory / "data/keys/tickets").read_bytes() != key
+            for browser in browsers:
+                exchange(browser, sender)
+            # Those of the last second are published, too.
+            time.sleep(2)
+            assert {name: server.number(name) for name in counts} == counts
+            assert bench.poll() is None, (server.directory / "bench.log").read_text()
+        finally:
+            bench.kill()
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="needs root for port 443 and for a name")
 def test_the_guide_leads_to_a_notification_in_five_minutes_and_the_probe_checks_the_server(server):
     begun = time.monotonic()
@@ -211,6 +263,65 @@ def test_the_guide_leads_to_a_notification_in_five_minutes_and_the_probe_checks_
     assert done.returncode == 10 and "is not trusted" in done.stdout, done
     done = run("probe", f"http://{NAME}")
     assert done.returncode == 2 and f"give https://{NAME}" in done.stderr, done
+
+
+# Paths of Pebble: the request that is withheld when the server is killed, whether it has reached the authority, and
+# the number of orders until the certificate.
+KILLS = [("order-plz", True, 2), ("chalZ", False, 1), ("finalize-order", False, 1), ("certZ", True, 1)]
+
+
+def test_a_server_that_is_killed_within_its_order_goes_on_with_it_or_makes_one_more(server, gate):
+    # Each order needs a proof of its own.
+    server.pebble.reuses = 0
+    server.start_pebble()
+    acme = server.directory / "data/acme"
+    for path, reaches, orders in KILLS:
+        gate.withhold(path, reaches)
+        gate.asked.clear(), gate.accepted.clear()
+        server.serve()
+        assert gate.is_there.wait(PATIENCE), server.log()
+        server.kill()
+        gate.released.set()
+        assert not (acme / f"{NAME}.pem").exists()
+        assert (acme / f"{NAME}.order").exists() == (path != "order-plz")
+        server.start()
+        server.until(lambda: server.orders("issued") == 1)
+        assert gate.accepted["order-plz"] == orders, path
+        assert gate.accepted["finalize-order"] == 1, path
+        # With the refused nonces of Pebble, and looks at what it has not done yet.
+        assert sum(gate.asked.values()) < 60, gate.asked
+        server.shown()
+        assert not (acme / f"{NAME}.order").exists()
+        server.stop()
+        (acme / f"{NAME}.pem").unlink()
+
+
+def test_a_rate_limit_is_waited_for_as_long_as_the_authority_asks_and_ends_no_order(server, gate):
+    def refused(count):
+        """The pause after the failed order of this number."""
+        server.until(lambda: server.orders("refused") == count)
+        line = [line for line in server.log().splitlines() if "certificate order failed" in line][-1]
+        assert "too many orders" in line, line
+        return int(line.split("retry_seconds=")[1].split()[0])
+
+    gate.refuse("order-plz", 7200)
+    server.start_pebble()
+    server.serve()
+    assert refused(1) == 7200
+    assert 7100 < server.metric("acme_next_renewal_seconds") <= 7200
+    # An order that has begun is kept, and a short pause of the authority does not shorten that of the server.
+    gate.admit("order-plz")
+    gate.refuse("finalize-order", 1)
+    server.reload()
+    assert 600 <= refused(2) <= 660
+    asked = dict(gate.asked)
+    time.sleep(2)
+    assert gate.asked == asked, "it asks again before its time"
+    gate.admit("finalize-order")
+    server.reload()
+    server.until(lambda: server.orders("issued") == 1)
+    assert gate.accepted["order-plz"] == 1
+    server.shown()
 
 
 def pem(certificate):

@@ -1,7 +1,9 @@
 //! Options of every scenario: the addresses of the server, the number of sessions, the measured processes, the output.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::report::Report;
 use crate::result::names;
@@ -20,21 +22,21 @@ pub struct Ramp {
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Target {
-    /// Address for user agents; several listeners of one server, separated by commas, share them evenly.
+    /// Address for user agents, or its URL; several listeners of one server, separated by commas, share them evenly.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_delimiter = ',')]
-    pub ws: Vec<SocketAddr>,
+    pub ws: Vec<Listener>,
     /// Addresses that user agents come from, on loopback 127.1.0.1 and following; as many as ports call for when
     /// absent.
     #[arg(long, value_name = "N")]
     pub sources: Option<usize>,
-    /// Address for app servers.
+    /// Address for app servers, or its URL.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8082")]
-    pub endpoint: SocketAddr,
+    pub endpoint: Listener,
     /// Speak TLS to `--ws` and `--endpoint`, and trust the certificates in this PEM file.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Name of the server in its certificate.
-    #[arg(long, value_name = "NAME", default_value = "localhost")]
+    /// Name of the server in its certificate; that of the URL when absent, or localhost.
+    #[arg(long, value_name = "NAME", default_value = "")]
     pub tls_name: String,
     /// Address of murre's metrics; without it no counter of the server is shown.
     #[arg(long, value_name = "ADDR")]
@@ -72,13 +74,117 @@ impl Target {
 
 impl Target {
     /// The file of trusted certificates and the name of the server, if both ends speak TLS.
-    pub fn tls(&self) -> Option<(PathBuf, String)> {
-        self.ca.clone().map(|ca| (ca, self.tls_name.clone()))
+    ///
+    /// # Errors
+    /// One end is named by a URL of TLS and no certificate is trusted, or by one of plain text and some are.
+    pub fn tls(&self) -> io::Result<Option<(PathBuf, String)>> {
+        let all = || self.ws.iter().chain([&self.endpoint]);
+        if all().any(|listener| listener.tls.is_some_and(|tls| tls != self.ca.is_some())) {
+            return Err(io::Error::other("cannot choose TLS: wss:// and https:// need --ca, and others exclude it"));
+        }
+        let of_url = || all().find_map(|listener| listener.name.clone()).unwrap_or_else(|| "localhost".to_owned());
+        let name = if self.tls_name.is_empty() { of_url() } else { self.tls_name.clone() };
+        Ok(self.ca.clone().map(|ca| (ca, name)))
+    }
+
+    /// The listeners for user agents.
+    pub fn ws_addresses(&self) -> Vec<SocketAddr> {
+        self.ws.iter().map(|listener| listener.address).collect()
     }
 
     /// The listener for a scenario that needs only one.
     pub fn first_ws(&self) -> SocketAddr {
         // Invariant: the argument has a default and takes at least one value.
-        *self.ws.first().expect("--ws has a value")
+        self.ws.first().expect("--ws has a value").address
+    }
+}
+
+/// A listener of the server, given as an address or as a URL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    pub address: SocketAddr,
+    /// Name in the URL.
+    pub name: Option<String>,
+    /// True for a URL of TLS and false for one of plain text; `None` for an address.
+    pub tls: Option<bool>,
+}
+
+impl From<SocketAddr> for Listener {
+    fn from(address: SocketAddr) -> Listener {
+        Listener { address, name: None, tls: None }
+    }
+}
+
+impl FromStr for Listener {
+    type Err = String;
+
+    /// Reads `ADDR:PORT`, or `ws`, `wss`, `http` or `https` with `://NAME:PORT/`, and looks the name up.
+    fn from_str(text: &str) -> Result<Listener, String> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            let unknown = |error| format!("cannot read an address: {error}");
+            return text.parse().map(|address: SocketAddr| address.into()).map_err(unknown);
+        };
+        let tls = match scheme {
+            "ws" | "http" => false,
+            "wss" | "https" => true,
+            _ => return Err("cannot read a URL: it begins with ws, wss, http or https".to_owned()),
+        };
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        let bad = || format!("cannot read {text}: a URL has a name, a port and no path");
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().map_err(|_| bad())?),
+            _ => (authority, if tls { 443 } else { 80 }),
+        };
+        let host = host.trim_matches(['[', ']']);
+        if host.is_empty() || host.contains('/') {
+            return Err(bad());
+        }
+        let unknown = |error| format!("cannot look up {host}: {error}");
+        let address = (host, port).to_socket_addrs().map_err(unknown)?.next();
+        let address = address.ok_or_else(|| format!("cannot look up {host}: it has no address"))?;
+        let name = Some(host.to_owned());
+        Ok(Listener { address, name, tls: Some(tls) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        target: Target,
+    }
+
+    fn parsed(arguments: &[&str]) -> Option<Target> {
+        Cli::try_parse_from([&["bench"], arguments].concat()).ok().map(|cli| cli.target)
+    }
+
+    #[test]
+    fn listeners_are_addresses_or_urls_whose_name_is_that_of_the_certificate() {
+        let (ws, endpoint) = ("wss://127.0.0.1:8443/", "https://[::1]/");
+        let target = parsed(&["--ws", ws, "--endpoint", endpoint, "--ca", "a.pem"]).unwrap();
+        assert_eq!(target.ws_addresses(), ["127.0.0.1:8443".parse().unwrap()]);
+        assert_eq!(target.endpoint.address, "[::1]:443".parse().unwrap());
+        assert_eq!(target.tls().unwrap(), Some(("a.pem".into(), "127.0.0.1".to_owned())));
+        let named = ["--ws", ws, "--endpoint", endpoint, "--ca", "a.pem", "--tls-name", "push.example"];
+        assert_eq!(parsed(&named).unwrap().tls().unwrap().unwrap().1, "push.example");
+        let plain = parsed(&["--ws", "127.0.0.1:1,ws://127.0.0.1:2", "--endpoint", "http://127.0.0.1"]).unwrap();
+        assert_eq!((plain.ws.len(), plain.endpoint.address.port()), (2, 80));
+        assert_eq!(plain.tls().unwrap(), None);
+        let addresses = parsed(&["--ca", "a.pem"]).unwrap();
+        assert_eq!(addresses.tls().unwrap(), Some(("a.pem".into(), "localhost".to_owned())));
+    }
+
+    #[test]
+    fn urls_and_certificates_that_do_not_fit_are_refused() {
+        assert!(parsed(&["--ws", "wss://127.0.0.1:1"]).unwrap().tls().is_err());
+        assert!(parsed(&["--ws", "ws://127.0.0.1:1", "--ca", "a.pem"]).unwrap().tls().is_err());
+        for bad in ["", "127.0.0.1", "ftp://127.0.0.1", "wss://", "wss://127.0.0.1:1/path", "wss://127.0.0.1:99999"] {
+            assert!(parsed(&["--ws", bad]).is_none(), "{bad}");
+        }
     }
 }

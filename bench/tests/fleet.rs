@@ -32,11 +32,11 @@ struct Fleet {
 impl Fleet {
     fn new(world: &World, sessions: usize, plan: Plan) -> Fleet {
         let target = Target {
-            ws: vec![world.server.websocket()],
+            ws: vec![world.server.websocket().into()],
             sources: Some(3),
             ca: None,
             tls_name: String::new(),
-            endpoint: world.server.endpoint(),
+            endpoint: world.server.endpoint().into(),
             admin: None,
             sessions,
             ramp: Ramp { ramp: 128, ramp_rate: None },
@@ -220,7 +220,13 @@ fn sessions_and_posts_go_over_tls() {
     let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting.as_str()]).collect();
     let world = World::with(&arguments);
     let plain = Fleet::new(&world, 200, plan(2)).target;
-    let target = Target { ws: vec![ws], endpoint, ca: Some(cert), tls_name: "localhost".into(), ..plain };
+    let target = Target {
+        ws: vec![ws.into()],
+        endpoint: endpoint.into(),
+        ca: Some(cert),
+        tls_name: "localhost".into(),
+        ..plain
+    };
     let mut fleet = Fleet::of(target, plan(2));
     fleet.connect();
     let ids = fleet.post_to_each();
@@ -251,7 +257,13 @@ fn one_public_port_serves_sessions_and_posts() {
     let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting.as_str()]).collect();
     let world = World::with(&arguments);
     let plain = Fleet::new(&world, 200, plan(2)).target;
-    let target = Target { ws: vec![public], endpoint: public, ca: Some(cert), tls_name: "localhost".into(), ..plain };
+    let target = Target {
+        ws: vec![public.into()],
+        endpoint: public.into(),
+        ca: Some(cert),
+        tls_name: "localhost".into(),
+        ..plain
+    };
     let mut fleet = Fleet::of(target, plan(2));
     fleet.connect();
     let ids = fleet.post_to_each();

@@ -65,8 +65,9 @@ pub trait Tls: 'static {
     /// Ends the connection and overwrites its secrets. Does nothing for a slot without one.
     fn end(&mut self, slot: u32);
 
-    /// Counts a connection whose handshake took too long. [`Tls::end`] follows.
-    fn count_late(&mut self, slot: u32);
+    /// Counts a connection that this server ends within its handshake. [`Tls::end`] follows. Does nothing for a
+    /// connection that has failed before.
+    fn give_up(&mut self, slot: u32, why: GivenUp);
 
     /// Counts a connection to a TLS listener of this port that was closed before its handshake began.
     fn count_refused(&mut self, port: Port);
@@ -110,15 +111,29 @@ pub enum Next {
     Failed,
 }
 
+/// Reason for which this server ends a connection within its handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GivenUp {
+    /// The handshake took too long.
+    Late,
+    /// The client sent more bytes than a flight may have.
+    Flood,
+    /// The server is going away, or needs the memory.
+    Closed,
+}
+
 counters! {
     /// Counters of TLS on one shard.
     pub struct TlsStats {
         gauge tls_connections: "TLS connections, handshakes included.",
         gauge tls_handshakes_in_flight: "TLS handshakes between the first byte of the client and its Finished.",
         gauge tls_state_bytes: "Bytes of memory for the secrets of TLS connections and for handshakes.",
-        counter tls_handshakes: "TLS handshakes that were completed.",
-        counter tls_handshakes_resumed: "Of those, handshakes that resumed an earlier connection by its ticket.",
-        counter tls_handshakes_tls_1_2: "Of the completed handshakes, those of TLS 1.2 (tls.min_version).",
+        counter tls_handshakes_full_1_3: "TLS handshakes that were completed, by version, and by kind: full, or resumed by a ticket.",
+        counter tls_handshakes_resumed_1_3: "TLS handshakes that were completed, by version, and by kind: full, or resumed by a ticket.",
+        counter tls_handshakes_full_1_2: "TLS handshakes that were completed, by version, and by kind: full, or resumed by a ticket.",
+        counter tls_handshakes_resumed_1_2: "TLS handshakes that were completed, by version, and by kind: full, or resumed by a ticket.",
+        counter tls_handshakes_resumed: "Deprecated: the metric tls_handshakes has the kind as a label.",
+        counter tls_handshakes_tls_1_2: "Deprecated: the metric tls_handshakes has the version as a label.",
         counter tls_handshakes_failed_version: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_parameters: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_name: "TLS handshakes that did not complete, by reason.",
@@ -130,6 +145,7 @@ counters! {
         counter tls_handshakes_failed_left: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_timeout: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_flood: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_closed: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_internal: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_timeout: "TLS connections closed because their handshake took longer than tls.handshake_timeout.",
         counter tls_handshakes_refused: "TLS connections closed before their handshake began because no place was left.",

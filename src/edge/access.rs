@@ -5,6 +5,7 @@ use machine::ids::KeyDigest;
 use protocol::webpush::errno::Fault;
 use protocol::webpush::key::BearerKeys;
 use protocol::wire::http1::Head;
+use shards::strangers;
 
 use super::PushEdge;
 use super::front::Front;
@@ -79,8 +80,20 @@ impl PushEdge {
     }
 
     /// Counts a refusal by a rule. The reactor adds the address of the caller.
-    pub(super) fn refuse_access(&mut self, rule: shards::strangers::Access) {
+    pub(super) fn refuse_access(&mut self, rule: strangers::Access) {
         self.refused.by_rule[rule as usize] += 1;
+    }
+
+    /// Counts a request that a rule refuses, with the address that its head names. The answer can come much later, when
+    /// the body was read.
+    pub(super) fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: Fault) {
+        let rule = match fault {
+            Fault::AccessToken => strangers::Access::Token,
+            Fault::SenderNotAllowed => strangers::Access::AllowedKeys,
+            _ => return,
+        };
+        self.refuse_access(rule);
+        self.refused.caller = self.forwarding.caller(head);
     }
 
     /// Refuses a sender that is not in `endpoint.allowed_keys`.

@@ -13,7 +13,6 @@ use machine::ids::ShardId;
 use machine::time::Now;
 use machine::{AgentCommand, CloseReason, Command, RelayCommand, SessionCommand};
 use shards::ports::Port;
-use shards::strangers::Access;
 
 use super::PushEdge;
 use protocol::webpush::errno::Fault;
@@ -211,13 +210,9 @@ impl PushEdge {
         self.stats.log_events_dropped += self.reporter.tell(happening);
     }
 
-    /// Counts and reports a refusal.
+    /// Counts and reports a refusal. Those by a rule about callers are counted at their head.
     pub(super) fn refuse(&mut self, fault: Fault) {
-        match fault {
-            Fault::AccessToken => self.refuse_access(Access::Token),
-            Fault::SenderNotAllowed => self.refuse_access(Access::AllowedKeys),
-            _ => self.stats.refused(fault),
-        }
+        self.stats.refused(fault);
         self.tell_fault(fault);
     }
 

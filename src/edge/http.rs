@@ -213,7 +213,6 @@ impl PushEdge {
             })
         })?;
         if !self.access.admits(head) {
-            self.refused.caller = self.forwarding.caller(head);
             return Err(Reply::Fault(Fault::AccessToken));
         }
         if self.gate.is_stopping() {
@@ -251,6 +250,9 @@ impl PushEdge {
 
     /// Begins to read the body of a request, if any of it is read at all.
     fn begin(&mut self, head: &Head<'_, '_>, context: Context, plan: Plan, body: &[u8], turn: Turn<'_>) -> Ingest {
+        if let Plan::Reply(Reply::Fault(fault)) = plan {
+            self.refuse_caller(head, fault);
+        }
         let share = self.unfinished.of(turn.port).share();
         let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share };
         if self.cuts_at_head(head, &pending.plan, turn.out) {

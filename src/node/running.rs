@@ -166,6 +166,9 @@ impl Running {
         let (keys, rules) = (known.for_edge(), access::rules(config));
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
         let trust = cluster::trust(config)?;
+        if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
+            return Err(Fault::Edge(OPEN_TO_ALL.to_owned()));
+        }
         self.stage.tls.reload(config, &known)?;
         self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
@@ -269,6 +272,9 @@ fn linger(island: &Island, manager: &mut Manager, delay: Duration) {
 const DRAIN_TIME_MIN: Duration = Duration::from_secs(30);
 /// Time to leave the cluster, close storage and read the ledgers without a word to the service manager.
 const CLOSE_TIME: Duration = Duration::from_secs(90);
+/// Refusal of a reload: senders would get in without a certificate, through the port that the start has opened.
+const OPEN_TO_ALL: &str = "cannot take endpoint.tls.client_ca: public.listen stays open until the server ends, and its \
+                           clients are asked for no certificate; restart murre";
 /// Longest wait for the answer of each shard that it has new keys; a turn takes milliseconds.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Interval between checks for the end of a drain.

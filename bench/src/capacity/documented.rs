@@ -22,6 +22,10 @@ pub(super) const RING_BYTES: f64 = 9.1;
 /// Bytes of the store at most: the default of `store.cache`, and the write buffers of the five tables of the embedded
 /// store (`src/store/src/embedded/database.rs`).
 pub(super) const STORE_BYTES: f64 = (32 + 8 + 32 + 16 + 16 + 8) as f64 * MIB;
+/// Bytes of the secrets of a TLS connection.
+pub(super) const TLS_CONNECTION_BYTES: f64 = 224.0;
+/// Bytes of the handshakes that a shard has under way at a time, at most: 1,024.
+pub(super) const TLS_HANDSHAKES_BYTES: f64 = 5.0 * MIB;
 /// Bytes for everything else on the host.
 pub(super) const SYSTEM_BYTES: f64 = 1024.0 * MIB;
 /// Share of all bytes that a host has beside them, for the buffers of a bad minute.
@@ -57,6 +61,8 @@ mod tests {
             ("the ledger log of a shard", LEDGER_BYTES, MIB, "MiB"),
             ("tables of the rings, for each of `--max-connections`", RING_BYTES, 1.0, "B"),
             ("the store, at most", STORE_BYTES, MIB, "MiB"),
+            ("the secrets of a TLS connection", TLS_CONNECTION_BYTES, 1.0, "B"),
+            ("TLS handshakes of a shard, at most", TLS_HANDSHAKES_BYTES, MIB, "MiB"),
             ("the system", SYSTEM_BYTES, 1024.0 * MIB, "GiB"),
             ("the signature check of a VAPID token never seen", FRESH_TOKEN_US, 1.0, "us"),
         ];

@@ -4,7 +4,7 @@ use std::io;
 
 use super::documented::{
     LEDGER_BYTES, PROCESS_BYTES, RING_BYTES, SESSION_KERNEL_BYTES, SESSION_USER_BYTES, SHARD_BYTES_MAX,
-    SHARD_WARM_BYTES, SPARE_SHARE, STORE_BYTES, SYSTEM_BYTES,
+    SHARD_WARM_BYTES, SPARE_SHARE, STORE_BYTES, SYSTEM_BYTES, TLS_CONNECTION_BYTES, TLS_HANDSHAKES_BYTES,
 };
 use super::fit::{Line, index_bytes};
 use super::{Basis, Mix};
@@ -132,7 +132,8 @@ impl Prediction {
             PROMISE * 100.0
         );
         println!(
-            "  Not in it: stored messages in the page cache, connection tracking (about 320 B a connection: use notrack), TLS."
+            "  Not in it: stored messages in the page cache, connection tracking (about 320 B a connection: use notrack){}.",
+            if mix.tls { "" } else { ", TLS (--tls)" }
         );
     }
 
@@ -175,6 +176,14 @@ fn beside(mix: &Mix, shards: Option<f64>) -> Vec<Item> {
             "store.cache and write buffers; little until it was busy".into(),
         ),
     ];
+    if mix.tls {
+        items.push(Item {
+            name: "user: TLS, secrets and handshakes".into(),
+            fixed: shards.unwrap_or(1.0) * TLS_HANDSHAKES_BYTES,
+            each: TLS_CONNECTION_BYTES,
+            how: "docs/TLS.md, Memory".into(),
+        });
+    }
     if let Some(shards) = shards {
         let how = format!("{} for each shard (delivery.ledger_bytes)", mib(LEDGER_BYTES));
         items.push(fixed("page cache: ledger logs", shards * LEDGER_BYTES, how));

@@ -66,6 +66,9 @@ pub struct Mix {
     /// Share of those (0 to 1) that are known user agents.
     #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
     pub return_share: f64,
+    /// Sessions speak TLS with the server, and those that were measured do not.
+    #[arg(long)]
+    pub tls: bool,
     /// Seconds between the pings of an idle session (websocket.auto_ping_interval).
     #[arg(long, value_name = "S", default_value_t = 300.0)]
     pub ping_interval: f64,

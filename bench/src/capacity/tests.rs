@@ -355,3 +355,10 @@ fn a_mix_that_makes_no_sense_is_refused() {
     }
     assert!(mix().complaint().is_none());
 }
+
+#[test]
+fn tls_costs_its_secrets_and_its_handshakes() {
+    let all_bytes = |tls| memory::Prediction::documented(&Mix { tls, ..mix() }, 2.0).all_bytes();
+    let more: f64 = all_bytes(true) - all_bytes(false);
+    assert!((more - (1e6 * 224.0 + 2.0 * 5.0 * 1_048_576.0)).abs() < 1.0, "{more}");
+}

@@ -42,8 +42,8 @@ impl Driver {
 
     /// As [`Driver::new`] with rings of `table` agents each.
     pub fn with_table(target: &Target, plan: Plan, in_flight_max: usize, table: u32) -> io::Result<Driver> {
-        let (servers, sources, count) = (target.ws.clone(), target.sources, target.sessions);
-        let options = fleet::Options { servers, sources, count, in_flight_max, table, tls: target.tls() };
+        let (servers, sources, count) = (target.ws_addresses(), target.sources, target.sessions);
+        let options = fleet::Options { servers, sources, count, in_flight_max, table, tls: target.tls()? };
         let poll = Poll::new()?;
         let swarm = Swarm::new(&options, plan)?;
         poll.registry().register(&mut SourceFd(&swarm.event()), AGENTS, Interest::READABLE)?;
@@ -61,7 +61,7 @@ impl Driver {
 
     /// Opens `count` app server connections.
     pub fn open_publishers(&mut self, target: &Target, count: usize) -> io::Result<()> {
-        self.publishers = Some(Publishers::connect(target.endpoint, target.tls(), count, self.registry())?);
+        self.publishers = Some(Publishers::connect(target.endpoint.address, target.tls()?, count, self.registry())?);
         Ok(())
     }
 

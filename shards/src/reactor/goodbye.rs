@@ -5,7 +5,7 @@
 
 use crate::ports::Edge;
 use crate::ring::{Departure, Done, Flags, State};
-use crate::tls::Stage;
+use crate::tls::{GivenUp, Stage};
 use machine::ids::ConnId;
 use machine::time::{Instant, Span};
 use machine::{CloseReason, Input};
@@ -31,6 +31,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         if self.in_handshake(conn) {
             // Without keys nothing can be said.
+            self.tls.give_up(conn.slot, GivenUp::Closed);
             return self.close(conn);
         }
         let Some(entry) = self.conns.get_mut(conn) else { return };

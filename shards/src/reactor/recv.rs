@@ -238,8 +238,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             decoded.upgraded = false;
             decoded.next = Next::Close(CloseReason::AddressLimit);
         }
-        // Requests that the edge answered itself, which are not those of the direct path.
-        if decoded.frames || matches!(decoded.next, Next::Close(_)) {
+        // Requests that become no command, also those whose body is awaited. The direct path has none of them.
+        if decoded.frames || !matches!(decoded.next, Next::Command(_)) {
             self.count_refused(conn);
         }
         // A connection that ends in this call needs no other place.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::ports::Edge;
 use crate::ring::{Flags, Outbox, Span as ArenaSpan, State};
-use crate::tls::{Next, Received, Stage};
+use crate::tls::{GivenUp, Next, Received, Stage};
 use machine::CloseReason;
 use machine::ids::ConnId;
 use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_TURN};
@@ -21,7 +21,7 @@ use super::{Machine, Reactor};
 pub(super) struct Handshakes {
     /// Connections with a handshake in flight and when it began, oldest first. Those that are over stay until they come
     /// to the front.
-    begun: VecDeque<(ConnId, Instant)>,
+    pub(super) begun: VecDeque<(ConnId, Instant)>,
     /// Connections that wait for a step of a handshake that has begun.
     shaking: VecDeque<(ConnId, Step)>,
     /// Connections that wait for the first step.
@@ -142,7 +142,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 return false;
             }
             if flags.has(Flags::POLL_IN) {
-                self.tls.count_late(conn.slot);
+                self.tls.give_up(conn.slot, GivenUp::Late);
                 self.goodbye(conn, CloseReason::Idle);
                 return true;
             }
@@ -231,7 +231,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.send_wire(conn);
         self.keep_sealed(conn, &bytes[consumed..]);
         let in_handshake = self.in_handshake(conn);
-        if next == Next::Failed || (in_handshake && bytes.len() - consumed > TLS_FLIGHT_BYTES_MAX) {
+        if in_handshake && bytes.len() - consumed > TLS_FLIGHT_BYTES_MAX {
+            self.tls.give_up(conn.slot, GivenUp::Flood);
+            return self.fail(conn);
+        }
+        if next == Next::Failed {
             return self.fail(conn);
         }
         if in_handshake {

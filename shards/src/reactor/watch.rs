@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use crate::ports::{Edge, Port};
 use crate::ring::{Flags, State};
+use crate::tls::GivenUp;
 use machine::CloseReason;
 use machine::ids::ConnId;
 use machine::time::{Instant, Span};
@@ -77,7 +78,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                         continue;
                     }
                     if self.in_handshake(conn) {
-                        self.tls.count_late(conn.slot);
+                        self.tls.give_up(conn.slot, GivenUp::Late);
                     }
                     self.goodbye(conn, reason);
                 }

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
+use super::endpoint::{GOOD, post};
 use super::*;
 use crate::edge::Forwarding;
 use protocol::wire::forwarded::Kind;
-use shards::ports::ProxyHeader;
+use shards::ports::{ProxyHeader, Refused};
 
 fn edge(field: Option<Kind>) -> PushEdge {
     let trusted = Arc::new(["10.0.0.0/8".parse().unwrap()]);
@@ -41,6 +42,22 @@ fn an_address_is_told_once_and_not_of_a_refused_upgrade() {
     let mut harness = Harness::with(super::callers::edge(Some(Kind::XForwardedFor)), Port::WebSocket);
     harness.feed(UPGRADE.replacen("Host:", "X-Forwarded-For: 192.0.2.1\r\nHost:", 1).as_bytes());
     assert!(harness.edge.forwarded().is_some() && harness.edge.forwarded().is_none());
+}
+
+/// The body of a refused request can come much later, and others are refused meanwhile.
+#[test]
+fn a_refusal_is_told_at_its_head_with_its_own_caller() {
+    let mut edge = edge(Some(Kind::XForwardedFor));
+    edge.set_rules(&AccessRules { senders: vec![Sender::new().digest()], ..AccessRules::default() });
+    let mut harness = Harness::with(edge, Port::Endpoint);
+    let fields = format!("{GOOD}X-Forwarded-For: 192.0.2.1\r\n");
+    let request = post(&endpoint_path(TokenForm::Short, None), &fields, "body");
+    let (head, body) = request.split_at(request.len() - 4);
+    harness.feed(head.as_bytes());
+    let told = harness.edge.take_refused();
+    assert_eq!((told.by_rule, told.caller), ([0, 0, 1], Some("192.0.2.1".parse().unwrap())));
+    harness.feed(body.as_bytes());
+    assert_eq!((harness.response().0, harness.edge.take_refused()), (401, Refused::default()));
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderValue, RETRY_AFTER};
-use hyper::{Request, Uri};
+use hyper::{Request, StatusCode, Uri};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use protocol::wire::url::HttpUrl;
 
@@ -17,6 +18,19 @@ use crate::island::client::{Client, Trouble};
 pub(super) struct Http {
     pub client: Arc<Client>,
     pub directory: HttpUrl,
+    /// Seconds in `Retry-After` of the last answer 429 or 503; 0: none.
+    asked: Arc<AtomicU64>,
+}
+
+impl Http {
+    pub(super) fn new(client: Client, directory: HttpUrl) -> Http {
+        Http { client: Arc::new(client), directory, asked: Arc::default() }
+    }
+
+    /// Takes the pause that the authority has asked for since the last call, as far as it did (RFC 8555 section 6.6).
+    pub(super) fn take_pause(&self) -> Duration {
+        Duration::from_secs(self.asked.swap(0, Ordering::Relaxed))
+    }
 }
 
 /// Bytes of one answer; a chain of certificates has less than 10 KB. Beyond it: the order fails.
@@ -30,7 +44,7 @@ type Response = Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send
 
 impl HttpClient for Http {
     fn request(&self, request: Request<BodyWrapper<Bytes>>) -> Response {
-        let Http { client, directory } = self.clone();
+        let Http { client, directory, asked } = self.clone();
         Box::pin(async move {
             let url = HttpUrl::parse(&request.uri().to_string()).filter(|url| url.origin().https);
             // URLs come from the directory and from answers.
@@ -42,15 +56,22 @@ impl HttpClient for Http {
                 return Err(Error::Str("newNonce in the directory, as an https URL"));
             }
             bound_retry_after(&mut parts.headers);
+            if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+                asked.store(retry_after(&parts.headers).unwrap_or(0), Ordering::Relaxed);
+            }
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
 }
 
+/// Returns the seconds of `Retry-After`. A date counts as none.
+fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
+}
+
 /// Lowers the seconds of `Retry-After`: the client adds them to the clock unchecked, and an overflow would panic.
 fn bound_retry_after(headers: &mut HeaderMap) {
-    let value = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    if value.and_then(|value| value.trim().parse().ok()).is_some_and(|seconds: u64| seconds > RETRY_AFTER_SECONDS_MAX) {
+    if retry_after(headers).is_some_and(|seconds| seconds > RETRY_AFTER_SECONDS_MAX) {
         headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS_MAX));
     }
 }

@@ -116,7 +116,7 @@ impl Acme {
         for Name { name, .. } in names.iter().filter(|name| name.issued.is_none()) {
             book.set_missing(name, None);
         }
-        let http = Http { client: Arc::new(client), directory };
+        let http = Http::new(client, directory);
         let (account, unshown, show_at) = (None, 0, Instant::now());
         Ok(Some(Acme { settings, files, http, account, names, answers, book, unshown, show_at }))
     }
@@ -163,6 +163,8 @@ impl Acme {
         }
         let name = self.names[at].name.clone();
         tracing::info!(name, directory = %self.http.directory, "certificate order begun");
+        // Only what is asked for within this order counts.
+        self.http.take_pause();
         let ordered = tokio::time::timeout(ORDER_TIME_MAX, self.order(at)).await;
         let timeout = |_| Err(Failure::new(Outcome::Timeout, &"no certificate in time"));
         match ordered.unwrap_or_else(timeout) {
@@ -231,7 +233,8 @@ impl Acme {
     fn failed(&mut self, at: usize, failure: &Failure) {
         let name = &mut self.names[at];
         name.failures = name.failures.saturating_add(1);
-        let pause = schedule::back_off(name.failures, draw());
+        let asked = self.http.take_pause().min(schedule::BACK_OFF_MAX);
+        let pause = schedule::back_off(name.failures, draw()).max(asked);
         name.not_before = Instant::now() + pause;
         self.book.count(failure.outcome);
         if name.issued.is_none() {

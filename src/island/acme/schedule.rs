@@ -33,7 +33,7 @@ pub(super) fn ask_again(suggested: Duration) -> Duration {
 
 /// Pauses after the first failed order, and after many.
 pub(super) const BACK_OFF_MIN: Duration = Duration::from_secs(5 * 60);
-const BACK_OFF_MAX: Duration = Duration::from_secs(12 * 3_600);
+pub(super) const BACK_OFF_MAX: Duration = Duration::from_secs(12 * 3_600);
 /// Pauses between two questions for the window of a certificate.
 const ASK_MIN: Duration = Duration::from_secs(60);
 const ASK_MAX: Duration = Duration::from_secs(24 * 3_600);

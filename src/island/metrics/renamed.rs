@@ -3,6 +3,8 @@
 
 use machine::stats::{Kind, Meaning};
 
+use super::labelled::HANDSHAKES;
+
 /// A metric of a board whose name is deprecated.
 pub(super) struct Renamed {
     /// The name on the board, without `murre_`.
@@ -38,6 +40,9 @@ pub(super) fn successor(meaning: Meaning) -> Option<String> {
     if let Some(renamed) = RENAMED.iter().find(|renamed| renamed.old == name) {
         let suffix = if meaning.kind == Kind::Counter { "_total" } else { "" };
         return Some(format!("murre_{}{suffix}", renamed.new));
+    }
+    if matches!(name, "tls_handshakes_resumed" | "tls_handshakes_tls_1_2") {
+        return Some(format!("murre_{}_total", HANDSHAKES.0));
     }
     let of_calls = name == "peer_answer_microseconds" || name.starts_with("peer_answers_within_");
     let of_statements = name.ends_with("_p50_microseconds") || name.ends_with("_p99_microseconds");

@@ -47,6 +47,22 @@ fn one_port_serves_sessions_posts_and_the_page_over_tls() {
     running.stop().unwrap();
 }
 
+/// Senders would still get in without a certificate, through the port that stays open until a restart.
+#[test]
+fn authorities_of_senders_are_not_taken_while_a_public_port_is_open() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let [cert, key] = files(&papers);
+    let listen = ["store.kind=memory", "public.domain=localhost", "public.http_listen=none"];
+    let sets = [&listen[..], &["public.listen=127.0.0.1:0", &cert, &key]].concat();
+    let running = start(&config(dir.path(), &sets)).unwrap();
+    let ca = format!("endpoint.tls.client_ca={}", papers.ca().display());
+    let closed = [&listen[..], &["public.listen=none", "endpoint.tls.listen=127.0.0.1:0", &cert, &key]].concat();
+    let said = running.reload(&config(dir.path(), &[&closed[..], &[&ca]].concat())).unwrap_err().to_string();
+    assert!(said.contains("endpoint.tls.client_ca") && said.ends_with("; restart murre"), "{said}");
+    running.reload(&config(dir.path(), &closed)).unwrap();
+    running.stop().unwrap();
+}
+
 #[test]
 fn the_page_behind_a_proxy_names_the_proxy() {
     let dir = tempfile::tempdir().unwrap();

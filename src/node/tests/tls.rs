@@ -72,7 +72,7 @@ fn messages_of_every_size_make_the_whole_way_over_tls() {
         }
     }
     // Each shard publishes its numbers by itself.
-    wait_for(&running, "tls_handshakes", 16);
+    wait_for(&running, "tls_handshakes_full_1_3", 16);
     wait_for(&running, "tls_connections", 8);
     assert!(running.total("tls_state_bytes") > 0);
     for agent in agents {

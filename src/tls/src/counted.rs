@@ -14,8 +14,23 @@ pub(crate) enum Failure {
     Late,
     /// The client sent more bytes than a flight may have.
     Flood,
+    /// This server ended the connection.
+    Closed,
     /// This server could not go on.
     Internal,
+}
+
+/// Counts a completed handshake.
+pub(crate) fn count_completed(stats: &mut TlsStats, is_tls12: bool, is_resumed: bool) {
+    let counter = match (is_tls12, is_resumed) {
+        (false, false) => &mut stats.tls_handshakes_full_1_3,
+        (false, true) => &mut stats.tls_handshakes_resumed_1_3,
+        (true, false) => &mut stats.tls_handshakes_full_1_2,
+        (true, true) => &mut stats.tls_handshakes_resumed_1_2,
+    };
+    *counter += 1;
+    stats.tls_handshakes_resumed += u64::from(is_resumed);
+    stats.tls_handshakes_tls_1_2 += u64::from(is_tls12);
 }
 
 /// Counts a fatal alert by its description (RFC 8446 section 6).
@@ -59,12 +74,14 @@ pub(crate) fn count_failure(stats: &mut TlsStats, failure: Failure) {
         Failure::AlertSent(49) => &mut stats.tls_handshakes_failed_name,
         Failure::AlertSent(120) => &mut stats.tls_handshakes_failed_protocol,
         Failure::AlertSent(42..=46 | 48 | 116) => &mut stats.tls_handshakes_failed_certificate,
-        Failure::AlertSent(20 | 22 | 51) => &mut stats.tls_handshakes_failed_record,
+        Failure::AlertSent(20 | 22) => &mut stats.tls_handshakes_failed_record,
+        // 51 too: a Finished, a signature or a binder is wrong, in a record that opened (RFC 8446 section 6.2).
         Failure::AlertSent(_) => &mut stats.tls_handshakes_failed_message,
         Failure::AlertReceived => &mut stats.tls_handshakes_failed_alert_received,
         Failure::Left => &mut stats.tls_handshakes_failed_left,
         Failure::Late => &mut stats.tls_handshakes_failed_timeout,
         Failure::Flood => &mut stats.tls_handshakes_failed_flood,
+        Failure::Closed => &mut stats.tls_handshakes_failed_closed,
         Failure::Internal => &mut stats.tls_handshakes_failed_internal,
     };
     *counter += 1;

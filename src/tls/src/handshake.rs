@@ -13,7 +13,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::challenges::ACME_TLS;
 use crate::counted::Failure;
 use crate::keys::{Direction, SECRET_MAX, Suite, TAG_LEN};
-use crate::record::{ALERT, APPLICATION_DATA, Alert, HEADER_LEN, Session};
+use crate::record::{ALERT, APPLICATION_DATA, Alert, HANDSHAKE, HEADER_LEN, Session};
 
 /// Bytes that a client may send between two flights of the server, early data not counted.
 pub(crate) const FLIGHT_MAX: usize = 16_384;
@@ -30,6 +30,8 @@ pub(crate) struct Handshake {
     /// A whole record has come, so the client speaks TLS.
     pub speaks_tls: bool,
     conn: UnbufferedServerConnection,
+    /// The head of the ClientHello: type, length and version.
+    hello: Head,
     /// Records that rustls has seen and needs again: those of a handshake message that is not whole.
     held: Vec<u8>,
     /// Bytes of the client since the last flight of the server.
@@ -68,6 +70,7 @@ impl Handshake {
             port,
             speaks_tls: false,
             conn,
+            hello: Head::default(),
             held: Vec::new(),
             flight: 0,
             flight_max,
@@ -88,14 +91,17 @@ impl Handshake {
             self.reason = format!("the client sent more than {} bytes in one flight", self.flight_max);
             return Step::Failed(Failure::Flood);
         }
+        // rustls moves the parts of a torn message together in the bytes that it is given.
+        self.hello.take(record);
         let (result, secrets) = catch_secrets(|| {
+            let said = (&self.hello, &mut self.reason);
             if self.held.is_empty() {
-                let (done, result) = drive(&mut self.conn, record, wire, &mut self.reason);
+                let (done, result) = drive(&mut self.conn, record, wire, said);
                 self.held.extend_from_slice(&record[done..]);
                 result
             } else {
                 self.held.extend_from_slice(record);
-                let (done, result) = drive(&mut self.conn, &mut self.held, wire, &mut self.reason);
+                let (done, result) = drive(&mut self.conn, &mut self.held, wire, said);
                 self.held.drain(..done);
                 result
             }
@@ -208,7 +214,7 @@ fn drive(
     conn: &mut UnbufferedServerConnection,
     input: &mut [u8],
     wire: &mut Vec<u8>,
-    reason: &mut String,
+    (hello, reason): (&Head, &mut String),
 ) -> (usize, Step) {
     let mut done = 0;
     loop {
@@ -234,7 +240,7 @@ fn drive(
                 let failure = match error {
                     Error::AlertReceived(_) => Failure::AlertReceived,
                     // Appendix D.2 of RFC 8446 asks for protocol_version, and rustls looks at the version too late.
-                    Error::PeerIncompatible(SignatureAlgorithmsExtensionRequired) if is_older_than_1_2(input) => {
+                    Error::PeerIncompatible(SignatureAlgorithmsExtensionRequired) if hello.is_older_than_1_2() => {
                         plain_alert(Alert::ProtocolVersion, wire);
                         Failure::AlertSent(Alert::ProtocolVersion as u8)
                     }
@@ -256,10 +262,33 @@ fn drive(
     }
 }
 
-/// Returns true for a ClientHello whose `legacy_version` is that of TLS 1.1 or older (RFC 8446 section 4.1.2).
-fn is_older_than_1_2(hello: &[u8]) -> bool {
-    const VERSION_AT: usize = HEADER_LEN + 4;
-    hello.get(VERSION_AT..VERSION_AT + 2).is_some_and(|version| version < &[3, 3])
+/// First bytes of a ClientHello, in however many records they come (RFC 8446 section 4.1.2).
+#[derive(Default)]
+struct Head {
+    bytes: [u8; Head::LEN],
+    len: usize,
+}
+
+impl Head {
+    /// Type of the message, length, and `legacy_version`.
+    const LEN: usize = 6;
+
+    /// Takes those of its bytes that are in this record.
+    fn take(&mut self, record: &[u8]) {
+        if let Some((header, part)) = record.split_first_chunk::<HEADER_LEN>()
+            && header[0] == HANDSHAKE
+        {
+            let missing = &mut self.bytes[self.len..];
+            let taken = missing.len().min(part.len());
+            missing[..taken].copy_from_slice(&part[..taken]);
+            self.len += taken;
+        }
+    }
+
+    /// Returns true if `legacy_version` is that of TLS 1.1 or older.
+    fn is_older_than_1_2(&self) -> bool {
+        self.len == Head::LEN && self.bytes[4..] < [3, 3][..]
+    }
 }
 
 /// Appends the records that are queued behind an error: the last is its alert. rustls must not be called again after

@@ -2,10 +2,10 @@
 
 use rustls::server::UnbufferedServerConnection;
 use shards::ports::Port;
-use shards::tls::{Next, Received, Stage, Tls, TlsStats};
+use shards::tls::{GivenUp, Next, Received, Stage, Tls, TlsStats};
 use zeroize::Zeroize as _;
 
-use crate::counted::{Failure, count_alert, count_failure};
+use crate::counted::{Failure, count_alert, count_completed, count_failure};
 use crate::first::First;
 use crate::handshake::{HANDSHAKE_BYTES, Handshake, Step};
 use crate::record::{Alert, CIPHERTEXT_MAX, Control, HEADER_LEN, Header, Limit, Opened, Session};
@@ -162,9 +162,7 @@ impl ShardTls {
             );
             return failed(0, bytes);
         };
-        self.stats.tls_handshakes += 1;
-        self.stats.tls_handshakes_tls_1_2 += u64::from(session.is_tls12());
-        self.stats.tls_handshakes_resumed += u64::from(is_resumed);
+        count_completed(&mut self.stats, session.is_tls12(), is_resumed);
         self.stats.node_tls_handshakes += u64::from(port == Port::Node);
         if is_challenge {
             session.close_notify(wire);
@@ -313,13 +311,19 @@ impl Tls for ShardTls {
         }
     }
 
-    fn count_late(&mut self, slot: u32) {
-        self.stats.tls_handshakes_timeout += 1;
-        self.stats.node_tls_handshakes_timeout += u64::from(self.table.get(slot).port() == Some(Port::Node));
-        if let Entry::Handshake(handshake) = self.table.get(slot) {
-            let port = handshake.port;
-            self.handshake_failed(slot, port, Failure::Late, "the handshake took too long");
+    fn give_up(&mut self, slot: u32, why: GivenUp) {
+        if why == GivenUp::Late {
+            self.stats.tls_handshakes_timeout += 1;
+            self.stats.node_tls_handshakes_timeout += u64::from(self.table.get(slot).port() == Some(Port::Node));
         }
+        let Entry::Handshake(handshake) = self.table.get(slot) else { return };
+        let port = handshake.port;
+        let (failure, reason) = match why {
+            GivenUp::Late => (Failure::Late, "the handshake took too long"),
+            GivenUp::Flood => (Failure::Flood, "the client sent too many bytes in one flight"),
+            GivenUp::Closed => (Failure::Closed, "the server ended the connection within its handshake"),
+        };
+        self.handshake_failed(slot, port, failure, reason);
     }
 
     fn count_refused(&mut self, port: Port) {

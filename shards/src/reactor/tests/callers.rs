@@ -299,3 +299,19 @@ fn refusals_by_a_rule_are_counted_with_the_network_of_the_caller() {
         });
     }
 }
+
+/// A refused request whose body is awaited has its own caller, whoever else the proxy brings meanwhile.
+#[test]
+fn refusals_of_two_callers_of_a_proxy_are_told_apart() {
+    run(|| {
+        let rules = rules(limits(9), proxies(false, true));
+        let mut bench = Bench::with_callers(1, &rules);
+        let networks = [("LATER 192.0.2.7\n", "192.0.2.0/24"), ("DENY 198.51.100.7\n", "198.51.100.0/24")];
+        for (line, network) in networks {
+            let _client = saying(bench.websocket, line.as_bytes());
+            bench.settle();
+            let refusals = rules.strangers.take_refusals(Cause::Access(Access::Token)).unwrap();
+            assert_eq!((refusals.count, refusals.network), (1, network.parse().ok()));
+        }
+    });
+}

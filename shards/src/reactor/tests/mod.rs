@@ -16,6 +16,7 @@ mod roles;
 mod rules;
 mod script;
 mod sealed;
+mod sealed_moves;
 mod threads;
 mod toy_tls;
 mod unfinished;

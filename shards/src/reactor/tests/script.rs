@@ -97,9 +97,13 @@ impl Edge for LineEdge {
             out.extend_from_slice(b"at once\n");
             return Ingest::Next { consumed };
         }
-        if let Some(rest) = line.strip_prefix(b"DENY") {
+        if let Some(rest) = line.strip_prefix(b"DENY").or(line.strip_prefix(b"LATER")) {
             self.refused.by_rule[0] += 1;
             self.refused.caller = address(rest);
+            if line.starts_with(b"LATER") {
+                // The answer waits for a body.
+                return Ingest::More { consumed };
+            }
             out.extend_from_slice(b"denied\n");
             return Ingest::Next { consumed };
         }

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use crate::reactor::PlaneLimits;
 use crate::ring::{Departure, Outbox};
 use crate::tls::Tls as _;
-use machine::Hello;
 use machine::ids::{Claim, EmissionId, ShardId, Uaid};
 use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_TURN};
 use machine::time::Span;
+use machine::{CloseReason, Hello};
 
 use super::bench::{Bench, Client, run};
 use super::toy_tls::{ToyClient, ToyTls};
 
 impl Bench {
     /// A client that is through its handshake and upgraded.
-    fn tls_websocket(&mut self) -> ToyClient {
+    pub(super) fn tls_websocket(&mut self) -> ToyClient {
         let mut client = ToyClient::new(Client::connect(self.websocket_tls));
         client.socket.say(&ToyClient::flights());
         client.say(b"UP\n");
@@ -307,14 +307,42 @@ fn a_flight_without_end_is_refused() {
     run(|| {
         let mut bench = Bench::one();
         let mut client = Client::connect(bench.websocket_tls);
-        let mut endless = vec![b'H', 0xff, 0xff, 0];
-        endless.resize(TLS_FLIGHT_BYTES_MAX + 2, 0);
+        let mut endless = [&ToyClient::flights()[..4], &[b'F', 0xff, 0xff, 0]].concat();
+        endless.resize(TLS_FLIGHT_BYTES_MAX + 6, 0);
         client.say(&endless);
         bench.until("closed", |_| {
             client.heard();
             client.end.is_some()
         });
         assert_eq!(bench.shards[0].closes.close_tls_failed, 1);
+        let stats = bench.tls_stats(0);
+        assert_eq!((stats.tls_handshakes_failed_flood, stats.tls_handshakes_failed_left), (1, 0));
+    });
+}
+
+/// A client that leaves, and one that the shard ends: each has its reason.
+#[test]
+fn the_end_of_a_handshake_has_the_reason_of_its_end() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut clients = [(); 2].map(|()| {
+            let mut client = Client::connect(bench.websocket_tls);
+            client.say(&ToyClient::flights()[..4]);
+            bench.until("an answer", |_| !client.heard().is_empty());
+            client
+        });
+        let (conn, _) = *bench.shards[0].handshakes.begun.front().unwrap();
+        bench.shards[0].goodbye(conn, CloseReason::Overloaded);
+        bench.until("one is closed", |_| {
+            clients.iter_mut().for_each(|client| _ = client.heard());
+            clients.iter().any(|client| client.end.is_some())
+        });
+        let stats = bench.tls_stats(0);
+        assert_eq!((stats.tls_handshakes_failed_closed, stats.tls_handshakes_failed_left), (1, 0));
+        drop(clients);
+        bench.until("the other leaves", |bench| bench.tls_stats(0).tls_connections == 0);
+        let stats = bench.tls_stats(0);
+        assert_eq!((stats.tls_handshakes_failed_closed, stats.tls_handshakes_failed_left), (1, 1));
     });
 }
 

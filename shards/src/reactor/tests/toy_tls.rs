@@ -2,12 +2,12 @@
 //!
 //! A record is a kind, a length (u16, big endian), a sequence number, and bytes with each bit turned. Kinds: `H` and
 //! `F` are the two flights of the client, `h` the one of the server, `D` data, `C` close_notify, `A` an alert. `U` of
-//! the client uses up the key of the server.
+//! the client uses up the key of the server. `K` of the client asks for a KeyUpdate, which is `k` of the server.
 
 use std::collections::HashMap;
 
 use crate::ports::Port;
-use crate::tls::{Next, Received, Stage, Tls, TlsStats};
+use crate::tls::{GivenUp, Next, Received, Stage, Tls, TlsStats};
 
 use super::bench::Client;
 
@@ -26,6 +26,14 @@ struct Entry {
     received: u8,
     peer_closed: bool,
     used_up: bool,
+    /// A KeyUpdate is owed, in front of the next data.
+    owes: bool,
+}
+
+impl Entry {
+    fn new(stage: Stage) -> Entry {
+        Entry { stage, sent: 0, received: 0, peer_closed: false, used_up: false, owes: false }
+    }
 }
 
 fn record(kind: u8, number: u8, plain: &[u8], wire: &mut Vec<u8>) {
@@ -37,13 +45,13 @@ fn record(kind: u8, number: u8, plain: &[u8], wire: &mut Vec<u8>) {
 impl ToyTls {
     /// One connection that is through its handshake.
     pub(in crate::reactor) fn established(slot: u32) -> ToyTls {
-        let entry = Entry { stage: Stage::Established, sent: 0, received: 0, peer_closed: false, used_up: false };
-        ToyTls { entries: HashMap::from([(slot, entry)]), stats: TlsStats::default() }
+        ToyTls { entries: HashMap::from([(slot, Entry::new(Stage::Established))]), stats: TlsStats::default() }
     }
 
     fn next(&mut self, slot: u32, kind: u8, plain: &[u8], wire: &mut Vec<u8>) {
         let entry = self.entries.get_mut(&slot).expect("the connection speaks TLS");
         assert!(entry.stage == Stage::Established, "nothing is sealed before the handshake or behind an alert");
+        assert!(!entry.owes || kind != b'D', "a KeyUpdate that is owed comes first");
         record(kind, entry.sent, plain, wire);
         entry.sent = entry.sent.wrapping_add(1);
     }
@@ -57,8 +65,10 @@ impl ToyTls {
 
 impl Tls for ToyTls {
     fn open(&mut self, slot: u32, _port: Port) {
-        let fresh = Entry { stage: Stage::Fresh, sent: 0, received: 0, peer_closed: false, used_up: false };
-        assert!(self.entries.insert(slot, fresh).is_none(), "the last connection of the slot was ended");
+        assert!(
+            self.entries.insert(slot, Entry::new(Stage::Fresh)).is_none(),
+            "the last connection of the slot was ended"
+        );
     }
 
     fn stage(&self, slot: u32) -> Stage {
@@ -96,6 +106,7 @@ impl Tls for ToyTls {
                     }
                 }
                 (Stage::Established, b'U') => entry.used_up = true,
+                (Stage::Established, b'K') => entry.owes = true,
                 (Stage::Established, b'C') => {
                     entry.peer_closed = true;
                     return Received { plain, consumed: bytes.len(), next: Next::More };
@@ -107,7 +118,12 @@ impl Tls for ToyTls {
         Received { plain, consumed: at, next: Next::More }
     }
 
-    fn control(&mut self, _slot: u32, _wire: &mut Vec<u8>) {}
+    fn control(&mut self, slot: u32, wire: &mut Vec<u8>) {
+        let entry = self.entries.get_mut(&slot).expect("the connection speaks TLS");
+        if std::mem::take(&mut entry.owes) {
+            record(b'k', 0, b"", wire);
+        }
+    }
 
     fn seal(&mut self, slot: u32, plain: &[u8], wire: &mut Vec<u8>) {
         self.next(slot, b'D', plain, wire);
@@ -128,23 +144,33 @@ impl Tls for ToyTls {
 
     fn export(&mut self, slot: u32) -> Vec<u8> {
         let entry = self.entries.remove(&slot).expect("the connection speaks TLS");
-        vec![entry.sent, entry.received, u8::from(entry.peer_closed)]
+        vec![entry.sent, entry.received, u8::from(entry.peer_closed), u8::from(entry.owes)]
     }
 
     fn import(&mut self, slot: u32, _port: Port, state: &mut [u8]) -> usize {
-        let peer_closed = state[2] == 1;
-        let entry =
-            Entry { stage: Stage::Established, sent: state[0], received: state[1], peer_closed, used_up: false };
+        let [sent, received, peer_closed, owes] = *state.first_chunk().expect("an exported state");
+        let (peer_closed, owes) = (peer_closed == 1, owes == 1);
+        let entry = Entry { sent, received, peer_closed, owes, ..Entry::new(Stage::Established) };
         assert!(self.entries.insert(slot, entry).is_none(), "the last connection of the slot was ended");
-        3
+        4
     }
 
     fn end(&mut self, slot: u32) {
-        self.entries.remove(&slot);
+        let entry = self.entries.remove(&slot);
+        let left = entry.is_some_and(|entry| entry.stage == Stage::Handshake);
+        self.stats.tls_handshakes_failed_left += u64::from(left);
     }
 
-    fn count_late(&mut self, _slot: u32) {
-        self.stats.tls_handshakes_timeout += 1;
+    fn give_up(&mut self, slot: u32, why: GivenUp) {
+        self.stats.tls_handshakes_timeout += u64::from(why == GivenUp::Late);
+        let Some(entry) = self.entries.get_mut(&slot).filter(|entry| entry.stage == Stage::Handshake) else { return };
+        entry.stage = Stage::Failed;
+        let counter = match why {
+            GivenUp::Late => &mut self.stats.tls_handshakes_failed_timeout,
+            GivenUp::Flood => &mut self.stats.tls_handshakes_failed_flood,
+            GivenUp::Closed => &mut self.stats.tls_handshakes_failed_closed,
+        };
+        *counter += 1;
     }
 
     fn count_refused(&mut self, _port: Port) {
@@ -167,11 +193,13 @@ pub(super) struct ToyClient {
     heard: Vec<u8>,
     /// Kind of the last record that is not data.
     pub last: Option<u8>,
+    /// KeyUpdates heard.
+    pub updates: usize,
 }
 
 impl ToyClient {
     pub(super) fn new(socket: Client) -> ToyClient {
-        ToyClient { socket, sent: 0, opened: 0, received: 0, heard: Vec::new(), last: None }
+        ToyClient { socket, sent: 0, opened: 0, received: 0, heard: Vec::new(), last: None, updates: 0 }
     }
 
     /// The two flights of a handshake.
@@ -186,6 +214,13 @@ impl ToyClient {
         let mut wire = Vec::new();
         record(b'D', self.sent, plain, &mut wire);
         self.sent = self.sent.wrapping_add(1);
+        wire
+    }
+
+    /// A request for a KeyUpdate.
+    pub(super) fn key_update() -> Vec<u8> {
+        let mut wire = Vec::new();
+        record(b'K', 0, b"", &mut wire);
         wire
     }
 
@@ -229,6 +264,7 @@ impl ToyClient {
                 self.heard.extend(bytes[self.opened + HEADER..end].iter().map(|byte| !byte));
             } else {
                 self.last = Some(kind);
+                self.updates += usize::from(kind == b'k');
             }
             self.opened = end;
         }

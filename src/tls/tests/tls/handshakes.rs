@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use shards::ports::Port;
-use shards::tls::{Next, Received, Stage, Tls as _};
+use shards::tls::{GivenUp, Next, Received, Stage, Tls as _};
 use tls::ShardTls;
 
-use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, every_suite, is_tls12};
+use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, completed, every_suite, is_tls12};
 
 #[test]
 fn every_suite_carries_data_in_both_directions() {
@@ -22,9 +22,11 @@ fn every_suite_carries_data_in_both_directions() {
         pair.server_says(&long);
         assert_eq!(pair.told.split_off(15), long);
         let stats = pair.server.stats();
-        assert_eq!((stats.tls_handshakes, stats.tls_handshakes_resumed, alerts_and_failures(stats)), (1, 0, (0, 0)));
+        assert_eq!((completed(stats), alerts_and_failures(stats)), (1, (0, 0)));
         assert_eq!((stats.tls_connections, stats.tls_handshakes_in_flight), (1, 0));
-        assert_eq!(stats.tls_handshakes_tls_1_2, u64::from(is_tls12(suite)));
+        let full = [stats.tls_handshakes_full_1_3, stats.tls_handshakes_full_1_2];
+        assert_eq!(full, if is_tls12(suite) { [0, 1] } else { [1, 0] });
+        assert_eq!((stats.tls_handshakes_resumed, stats.tls_handshakes_tls_1_2), (0, full[1]), "the deprecated ones");
     }
 }
 
@@ -151,16 +153,25 @@ fn a_connection_costs_memory_from_its_first_byte_and_none_after_its_end() {
 }
 
 #[test]
-fn a_handshake_that_takes_too_long_fails_once_and_for_this_reason() {
-    let (_papers, config, server) = local();
-    let mut pair = Pair::new(server, &config, "localhost");
-    let hello = pair.sent_by_client();
-    let _ = pair.give(&hello[..1]);
-    pair.server.count_late(SLOT);
-    pair.server.end(SLOT);
-    let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes_timeout, stats.tls_handshakes_failed_timeout), (1, 1));
-    assert_eq!(alerts_and_failures(stats), (0, 1));
+fn a_handshake_that_the_server_ends_fails_once_and_for_this_reason() {
+    for why in [GivenUp::Late, GivenUp::Flood, GivenUp::Closed] {
+        let (_papers, config, server) = local();
+        let mut pair = Pair::new(server, &config, "localhost");
+        let hello = pair.sent_by_client();
+        let _ = pair.give(&hello[..1]);
+        pair.server.give_up(SLOT, why);
+        // As the end of any connection that the shard ends.
+        pair.server.give_up(SLOT, GivenUp::Closed);
+        pair.server.end(SLOT);
+        let stats = pair.server.stats();
+        let failed = [
+            stats.tls_handshakes_failed_timeout,
+            stats.tls_handshakes_failed_flood,
+            stats.tls_handshakes_failed_closed,
+        ];
+        assert_eq!(failed, [GivenUp::Late, GivenUp::Flood, GivenUp::Closed].map(|other| u64::from(other == why)));
+        assert_eq!((stats.tls_handshakes_timeout, alerts_and_failures(stats)), (failed[0], (0, 1)));
+    }
 }
 
 #[test]
@@ -175,13 +186,13 @@ fn connections_of_nodes_have_their_own_certificate_and_counters() {
     pair.server.open(SLOT, Port::Node);
     pair.shake();
     pair.assert_alive();
-    pair.server.count_late(SLOT);
+    pair.server.give_up(SLOT, GivenUp::Late);
     let stats = pair.server.stats();
-    assert_eq!((stats.node_tls_connections, stats.node_tls_handshakes, stats.tls_handshakes), (1, 1, 1));
+    assert_eq!((stats.node_tls_connections, stats.node_tls_handshakes, completed(stats)), (1, 1, 1));
     assert_eq!((stats.node_tls_refused, stats.tls_handshakes_refused), (1, 2));
     assert_eq!((stats.node_tls_handshakes_timeout, stats.tls_handshakes_timeout), (1, 1));
     pair.server.end(SLOT);
-    pair.server.count_late(SLOT);
+    pair.server.give_up(SLOT, GivenUp::Late);
     let stats = pair.server.stats();
     assert_eq!((stats.node_tls_connections, stats.node_tls_handshakes_timeout), (0, 1));
 }

@@ -12,7 +12,7 @@ use shards::ports::Port;
 use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
-use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, sum};
+use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, completed, sum};
 use crate::raw::{Half, Raw, alert, data, key_update};
 
 #[test]
@@ -133,7 +133,7 @@ fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
     let (next, wire) = pair.give(bytes);
     assert_eq!((next, pair.server.stage(SLOT)), (Next::Failed, Stage::Failed));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes, alerts_and_failures(stats)), (0, (1, 1)));
+    assert_eq!((completed(stats), alerts_and_failures(stats)), (0, (1, 1)));
     assert_eq!((stats.tls_not_tls, stats.tls_handshakes_in_flight), (0, 0));
     pair.client.read_tls(&mut &wire[..]).unwrap();
     let Err(Error::AlertReceived(alert)) = pair.client.process_new_packets() else { panic!("no alert") };
@@ -144,6 +144,7 @@ fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
         AlertDescription::BadRecordMac => ("bad_record_mac", "record"),
         AlertDescription::RecordOverflow => ("record_overflow", "record"),
         AlertDescription::DecodeError => ("decode_error", "message"),
+        AlertDescription::DecryptError => ("decrypt_error", "message"),
         other => panic!("{other:?}"),
     };
     let stats = pair.server.stats();
@@ -158,6 +159,30 @@ fn alert_to_hello(config: ClientConfig, papers: &Papers, change: impl FnOnce(&mu
     let mut hello = pair.sent_by_client();
     change(&mut hello);
     alert_to(&mut pair, &hello)
+}
+
+/// Makes a ClientHello of this older version without extensions.
+fn without_extensions(hello: &mut Vec<u8>, minor: u8) {
+    let suites = usize::from(u16::from_be_bytes([hello[76], hello[77]]));
+    hello.truncate(78 + suites + 2);
+    hello[10] = minor;
+    let (record, message) = ((hello.len() - 5) as u16, (hello.len() - 9) as u16);
+    hello[3..5].copy_from_slice(&record.to_be_bytes());
+    hello[7..9].copy_from_slice(&message.to_be_bytes());
+}
+
+/// A ticket whose binder is wrong is no record that does not open.
+#[test]
+fn a_wrong_binder_gets_decrypt_error_and_fails_as_a_message() {
+    let papers = Papers::local();
+    let config = Arc::new(papers.client(&SUITES));
+    let mut pair = Pair::new(server_of(&papers), &config, "localhost");
+    pair.shake();
+    pair.assert_alive();
+    let mut pair = Pair::new(server_of(&papers), &config, "localhost");
+    let mut hello = pair.sent_by_client();
+    *hello.last_mut().unwrap() ^= 1;
+    assert_eq!(alert_to(&mut pair, &hello), AlertDescription::DecryptError);
 }
 
 #[test]
@@ -178,21 +203,27 @@ fn hellos_without_a_common_version_suite_or_protocol() {
 
     // The versions of TLS 1.0 and 1.1, and no extensions.
     for minor in [1, 2] {
-        let without_extensions = |hello: &mut Vec<u8>| {
-            let suites = usize::from(u16::from_be_bytes([hello[76], hello[77]]));
-            hello.truncate(78 + suites + 2);
-            hello[10] = minor;
-            let (record, message) = ((hello.len() - 5) as u16, (hello.len() - 9) as u16);
-            hello[3..5].copy_from_slice(&record.to_be_bytes());
-            hello[7..9].copy_from_slice(&message.to_be_bytes());
-        };
-        let alert = alert_to_hello(papers.client(&SUITES), &papers, without_extensions);
+        let alert = alert_to_hello(papers.client(&SUITES), &papers, |hello| without_extensions(hello, minor));
         assert_eq!(alert, AlertDescription::ProtocolVersion);
     }
 
     let mut http2 = papers.client(&SUITES);
     http2.alpn_protocols = vec![b"h2".to_vec()];
     assert_eq!(alert_to_hello(http2, &papers, |_| ()), AlertDescription::NoApplicationProtocol);
+
+    // Also if the head of the message comes in another record than its version.
+    for part in 1..=6 {
+        let torn = |hello: &mut Vec<u8>| {
+            without_extensions(hello, 2);
+            let rest = hello.split_off(5 + part);
+            hello[3..5].copy_from_slice(&(part as u16).to_be_bytes());
+            hello.extend_from_slice(&[22, 3, 1]);
+            hello.extend_from_slice(&(rest.len() as u16).to_be_bytes());
+            hello.extend_from_slice(&rest);
+        };
+        let alert = alert_to_hello(papers.client(&SUITES), &papers, torn);
+        assert_eq!(alert, AlertDescription::ProtocolVersion, "{part} bytes");
+    }
 
     let cut = |hello: &mut Vec<u8>| hello[8] -= 1;
     assert_eq!(alert_to_hello(papers.client(&SUITES), &papers, cut), AlertDescription::DecodeError);

@@ -137,6 +137,11 @@ pub fn sum(stats: &TlsStats, prefix: &str) -> u64 {
     board.read().filter(|(meaning, _)| meaning.name.starts_with(prefix)).map(|(_, value)| value).sum()
 }
 
+/// Handshakes that were completed.
+pub fn completed(stats: &TlsStats) -> u64 {
+    sum(stats, "tls_handshakes_full_") + sum(stats, "tls_handshakes_resumed_")
+}
+
 /// Fatal alerts that were sent, and handshakes that failed.
 pub fn alerts_and_failures(stats: &TlsStats) -> (u64, u64) {
     (sum(stats, "tls_alerts_sent_"), sum(stats, "tls_handshakes_failed_"))

@@ -6,7 +6,7 @@ use rustls::{ClientConfig, HandshakeKind};
 use shards::tls::Tls as _;
 use tls::{ServerTls, ShardTls};
 
-use crate::peer::{Pair, Papers, SUITES};
+use crate::peer::{Pair, Papers, SUITES, completed};
 
 /// Connects, and returns the kind of the handshake as both sides see it.
 fn connect(config: &Arc<ClientConfig>, server: &ServerTls) -> HandshakeKind {
@@ -15,8 +15,9 @@ fn connect(config: &Arc<ClientConfig>, server: &ServerTls) -> HandshakeKind {
     pair.assert_alive();
     let kind = pair.client.handshake_kind().unwrap();
     let stats = pair.server.stats();
-    assert_eq!(stats.tls_handshakes_resumed, u64::from(kind == HandshakeKind::Resumed));
-    assert_eq!(stats.tls_handshakes, 1);
+    let resumed = u64::from(kind == HandshakeKind::Resumed);
+    assert_eq!([stats.tls_handshakes_full_1_3, stats.tls_handshakes_resumed_1_3], [1 - resumed, resumed]);
+    assert_eq!((completed(stats), stats.tls_handshakes_resumed), (1, resumed));
     kind
 }
 
