@@ -12,6 +12,7 @@ pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
 use super::parse::{self, Raw};
 use super::proxy::PROXY;
+use super::release::RELEASE;
 use super::strangers::STRANGERS;
 use super::values::{
     consistency, log_format, min_version, register_mode, roles, steer, store_kind, token_form, unknown_name,
@@ -38,8 +39,9 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// Every key there is, in the order of the documentation.
 pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
 
-const GROUPS: [&[Key]; 5] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES];
-const COUNT: usize = LISTENERS.len() + CLIENT_CERTIFICATES.len() + PROXY.len() + STRANGERS.len() + SERVICES.len();
+const GROUPS: [&[Key]; 6] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, RELEASE];
+const COUNT: usize =
+    LISTENERS.len() + CLIENT_CERTIFICATES.len() + PROXY.len() + STRANGERS.len() + SERVICES.len() + RELEASE.len();
 
 keys! {
     /// The process, its listeners and its callers.

@@ -25,6 +25,7 @@ mod public;
 
 mod scylla;
 
+mod release;
 mod sources;
 mod strangers;
 mod tls;
@@ -288,6 +289,8 @@ pub struct Delivery {
     pub retry_after: Duration,
     /// Deliveries after which a message that is never acked ends; 0: never.
     pub attempts_max: u8,
+    /// Nothing is held for this long after traffic of the user agent; zero: everything below its minimum is.
+    pub release_on_activity: Duration,
     /// Stored messages of one drain beyond which the user is reset; 0: never.
     pub msg_limit: u32,
     /// Bytes of the ledger log of one shard.

@@ -70,6 +70,7 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(config.delivery.window, machine::limits::WINDOW_DEFAULT);
     assert_eq!(config.delivery.spill_after, Duration::from_secs(10));
     assert_eq!(config.delivery.retry_after, Duration::from_secs(60));
+    assert_eq!(config.delivery.release_on_activity, Duration::ZERO);
     assert_eq!(config.store.kind, StoreKind::Embedded);
     assert_eq!(config.store.cache, 32 << 20);
     assert_eq!(config.roles, Roles { connect: true, endpoint: true });

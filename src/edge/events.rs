@@ -98,7 +98,9 @@ impl Counts {
             SessionCommand::AckVersions(updates) => (updates.len(), 0, 0),
             SessionCommand::Register { .. } => (0, 1, 0),
             SessionCommand::Nack { .. } => (0, 0, 1),
-            SessionCommand::Unregister { .. } | SessionCommand::BroadcastSubscribe(_) => return,
+            SessionCommand::Unregister { .. }
+            | SessionCommand::Urgency { .. }
+            | SessionCommand::BroadcastSubscribe(_) => return,
         };
         let more =
             |before: u32, by: usize, most: u32| before.saturating_add(u32::try_from(by).unwrap_or(most)).min(most);

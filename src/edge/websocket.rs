@@ -259,6 +259,7 @@ impl PushEdge {
             },
             ClientMessage::Nack { code } => SessionCommand::Nack { code },
             ClientMessage::BroadcastSubscribe(versions) => SessionCommand::BroadcastSubscribe(versions),
+            ClientMessage::Urgency { minimum } => SessionCommand::Urgency { minimum },
         })
     }
 
@@ -303,7 +304,9 @@ impl PushEdge {
 
     pub(super) fn push_text(&mut self, simple: bool, event: &SessionEvent, out: &mut Vec<u8>) {
         match event {
-            SessionEvent::Notification { message, .. } => self.push_notification(message, out),
+            SessionEvent::Notification { message, tells_urgency, .. } => {
+                self.push_notification(message, *tells_urgency, out);
+            }
             SessionEvent::Hello { uaid, mode, broadcasts, .. } => {
                 server_message::hello(&uaid.0, *mode, broadcasts, out)
             }
@@ -325,18 +328,20 @@ impl PushEdge {
                 server_message::registered(&chid.0, status, endpoint, out);
             }
             SessionEvent::Unregistered { chid, status } => server_message::unregistered(&chid.0, *status, out),
+            SessionEvent::Urgency { status } => server_message::urgency(*status, out),
             SessionEvent::Broadcast(delta) => server_message::broadcast(delta, out),
         }
     }
 
-    fn push_notification(&self, message: &Message, out: &mut Vec<u8>) {
+    fn push_notification(&self, message: &Message, tells_urgency: bool, out: &mut Vec<u8>) {
         if let Some(update) = message.update() {
             return simple::update(&message.chid.0, &update, out);
         }
         let Message { stamp, uaid, chid, topic, .. } = *message;
         let version = |out: &mut Vec<u8>| self.ids.seal(&MessageId { stamp, uaid, chid, topic }, out);
         let content = |out: &mut Vec<u8>| payload::push_content(&message.payload, out);
-        server_message::notification(&chid.0, version, content, out);
+        let urgency = tells_urgency.then_some(message.urgency);
+        server_message::notification(&chid.0, version, urgency, content, out);
     }
 }
 

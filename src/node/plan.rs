@@ -107,6 +107,7 @@ impl Plan<'_> {
             user_bytes_per_day: self.config.store.user_bytes_per_day(),
             max_skew: span(self.config.store.max_skew),
             attempts_max: delivery.attempts_max,
+            release_on_activity: span(delivery.release_on_activity),
             msg_limit: delivery.msg_limit,
             broadcast_spread: span(self.config.broadcast.spread),
             reconcile: self.config.hello.reconcile,

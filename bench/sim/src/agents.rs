@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use machine::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
+use machine::message::Urgency;
 use machine::simple::{Mode, WakeData};
 use machine::{
     AckUpdate, AckVersion, AgentCommand, BroadcastVersion, CloseReason, Command, Hello, RelayCommand, SessionCommand,
@@ -205,6 +206,11 @@ impl World {
 
     fn asks(&mut self, index: usize, id: SocketId) {
         let few = self.agents[index].channels.len() < self.plan.channels;
+        if self.plan.minimums > 0 && self.rng.clients.permille(self.plan.minimums) {
+            let minimum = Urgency::of(self.rng.clients.below(4) as u8);
+            self.sockets[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
+            return;
+        }
         if self.plan.busy {
             if !self.agents[index].channels.is_empty() {
                 return self.acks(id);
@@ -342,7 +348,12 @@ impl World {
                     agent.uaid = Some(uaid);
                     agent.channels.clear();
                 }
+                if self.calm && self.plan.minimums > 0 {
+                    let minimum = Some(Urgency::VeryLow);
+                    self.sockets[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
+                }
             }
+            Frame::Urgency(_) => {}
             Frame::Registered(chid, 200) if current => {
                 self.agents[index].channels.insert(chid);
             }

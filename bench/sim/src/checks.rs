@@ -14,6 +14,7 @@ impl World {
     /// A command is about to be decoded: what it promises and what it may change is taken down.
     pub(crate) fn before_command(&mut self, id: SocketId, shard: usize, command: AgentCommand) -> AgentCommand {
         self.heard_of(id, &command);
+        self.sockets[id].session.heard_at = self.now;
         match command {
             AgentCommand::Hello(hello) => AgentCommand::Hello(self.before_hello(id, shard, hello)),
             AgentCommand::Session(command) => {
@@ -54,6 +55,7 @@ impl World {
             }
             SessionCommand::Ack(updates) => updates.iter().for_each(|update| self.ack_given(id, update)),
             SessionCommand::AckVersions(updates) => updates.iter().for_each(|update| self.version_acked(id, update)),
+            SessionCommand::Urgency { minimum } => self.names_minimum(id, *minimum),
             SessionCommand::Nack { .. } | SessionCommand::BroadcastSubscribe(_) => {}
         }
     }
@@ -152,6 +154,7 @@ impl World {
             return Err(format!("{uaid:?} was issued twice"));
         }
         self.sockets[id].session.served = Some(uaid);
+        self.minimum_begins(id, uaid, mode);
         self.sockets[id].session.clocks.greeted = self.now;
         if self.oracle.modes.get(&uaid).is_some_and(|before| *before != mode) {
             self.marks.hit("hello: in another mode");
@@ -206,6 +209,7 @@ impl World {
         if self.is_member(id) {
             return self.member_notified(id, message);
         }
+        self.not_held(id, message)?;
         let session = &self.sockets[id].session;
         if session.served != Some(message.uaid) {
             return Err(format!("{message:?} for another user agent, on socket {id}"));

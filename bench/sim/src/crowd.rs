@@ -26,7 +26,7 @@ impl Plan {
         (self.shards, self.agents, self.posters) = (if crowd == Crowd::Claims { 6 } else { 2 }, 0, 1);
         (self.sessions_max, self.socket_frames, self.relays, self.relay_members) = (10_000, usize::MAX, 1, 2_000);
         (self.window, self.topics, self.receipts, self.token_rate) = (16, 0, 0, 0);
-        (self.durable, self.reconcile, self.urgencies) = (false, false, false);
+        (self.durable, self.reconcile, self.urgencies, self.minimums) = (false, false, false, 0);
         (self.hello_timeout, self.ping_interval) = (Span::from_secs(5), Span(0));
         (self.spill_after, self.store_latency) = (Span::from_secs(10), Span(0));
         self.ledger_bytes_max = 4 << 20;

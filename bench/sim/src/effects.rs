@@ -185,7 +185,10 @@ impl World {
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
             StoreOp::Register { uaid, chid, .. } => self.oracle.taken_up(*uaid, Some(*chid)),
             // A member hears of its hello later.
-            StoreOp::SetContact { uaid, contact } => self.oracle.mode_said(*uaid, contact.mode),
+            StoreOp::SetContact { uaid, contact, .. } => {
+                self.oracle.minimums.remove(uaid);
+                self.oracle.mode_said(*uaid, contact.mode);
+            }
             StoreOp::Touch { .. }
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }

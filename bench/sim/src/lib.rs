@@ -18,6 +18,7 @@ mod held;
 mod ledgers;
 mod marks;
 mod memory;
+mod minimums;
 mod nodes;
 mod oracle;
 mod plan;

@@ -43,6 +43,8 @@ pub(crate) struct Oracle {
     pub(crate) sessions: BTreeMap<Uaid, u64>,
     /// The highest version of each channel that its user agent has acked on its present session.
     pub(crate) acked_versions: BTreeMap<(Uaid, Chid), u64>,
+    /// Minimum urgency of each user, as far as it is known for certain.
+    pub(crate) minimums: BTreeMap<Uaid, Urgency>,
     unregisters: BTreeMap<SocketId, (Uaid, Chid, u64)>,
 }
 
@@ -308,6 +310,7 @@ impl Oracle {
 
     /// Storage has dropped this user, by a rule.
     pub(crate) fn user_dropped(&mut self, uaid: Uaid, step: u64) {
+        self.minimums.remove(&uaid);
         self.posts.iter_mut().filter(|post| post.uaid == uaid).for_each(|post| post.user_dropped = true);
         for (_, channel) in self.channels.iter_mut().filter(|((of, _), _)| *of == uaid) {
             channel.registered = None;

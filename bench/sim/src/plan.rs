@@ -50,6 +50,10 @@ pub(crate) struct Plan {
     pub(crate) socket_frames: usize,
     /// POSTs differ in urgency.
     pub(crate) urgencies: bool,
+    /// Chance that a user agent which acts names a minimum urgency.
+    pub(crate) minimums: u64,
+    /// `delivery.release_on_activity`.
+    pub(crate) release_on_activity: Span,
     /// Topics in use; 0 is none.
     pub(crate) topics: u64,
     /// Chance that a POST has TTL 0.
@@ -186,7 +190,10 @@ impl Plan {
             acking: rng.pick(&[100, 400, 800]),
             faults: Faults::draw(rng),
             attempts_max: rng.pick(&[0, 3, 3, 5, 10]) as u8,
+            minimums: rng.pick(&[0, 0, 0, 60, 150]),
+            release_on_activity: Span::from_secs(rng.pick(&[0, 0, 2, 20])),
         };
+        plan.urgencies |= plan.minimums > 0;
         if let Some(crowd) = plan.crowd {
             plan.busy = false;
             plan.make_room(crowd);
@@ -207,7 +214,7 @@ impl Plan {
         (self.topics, self.ttl_zero, self.ttl_short, self.receipts, self.nodes) = (0, 0, 0, 0, 0);
         (self.token_rate, self.msg_limit, self.simple, self.slow_clients) = (0, 0, 0, 0);
         (self.urgencies, self.short_pages, self.reconcile, self.ends_full) = (false, false, false, false);
-        self.relays = 0;
+        (self.relays, self.minimums) = (0, 0);
         (self.sessions_max, self.socket_frames, self.acking, self.slow_shard) = (1_000, 100, 1_000, usize::MAX);
         self.ledger_bytes_max = 600;
         (self.ping_interval, self.retry_after) = (Span(0), Span::from_secs(60));

@@ -56,6 +56,7 @@ impl World {
             reconcile: plan.reconcile,
             msg_limit: plan.msg_limit,
             attempts_max: plan.attempts_max,
+            release_on_activity: plan.release_on_activity,
             ..MachineConfig::new(ShardId(shard), self.placement)
         };
         Shard {

@@ -26,6 +26,8 @@ pub(crate) enum Sabotage {
     TriedIgnored,
     /// Storage counts more deliveries than there were.
     TriedTooMuch,
+    /// Storage says Done to a minimum urgency and does not keep it.
+    MinimumIgnored,
 }
 
 #[cfg(test)]
@@ -99,6 +101,12 @@ mod tests {
     fn deliveries_that_are_not_counted_are_too_many() {
         let what = found(Sabotage::TriedIgnored);
         assert!(what.contains("times and comes again"), "{what}");
+    }
+
+    #[test]
+    fn a_minimum_that_is_not_kept_sends_what_is_held() {
+        let what = found(Sabotage::MinimumIgnored);
+        assert!(what.contains("is below the minimum"), "{what}");
     }
 
     #[test]

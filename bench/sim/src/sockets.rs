@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use machine::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
-use machine::message::Message;
+use machine::message::{Message, Urgency};
 use machine::{
     AckUpdate, AgentEvent, Arrival, BroadcastDelta, Carried, CloseReason, Command, Event, Hello, Input, Mail,
     SessionEvent,
@@ -88,6 +88,11 @@ pub(crate) struct Session {
     pub(crate) hello_step: u64,
     /// The channels that it said, where `hello.reconcile` is on.
     pub(crate) channels_said: Option<Box<[Chid]>>,
+    /// Minimum urgency that surely holds, and the one that waits for its reply.
+    pub(crate) minimum: Urgency,
+    pub(crate) naming: Urgency,
+    /// Time of the last command that the machine took (monotonic nanoseconds).
+    pub(crate) heard_at: u64,
     /// Storage knew the UAID of the hello when it was decoded.
     pub(crate) known: bool,
     /// Messages that the socket took: how often, and when last (monotonic nanoseconds).
@@ -129,6 +134,7 @@ pub(crate) enum Frame {
     Hello(Uaid, Box<BroadcastDelta>),
     Registered(Chid, u16),
     Unregistered(Chid, u16),
+    Urgency(u16),
     Notification(Box<Message>),
     Broadcast(Box<BroadcastDelta>),
     Ping,
@@ -455,7 +461,11 @@ impl World {
                 self.unregistered(id, chid, status)?;
                 (Frame::Unregistered(chid, status), None)
             }
-            SessionEvent::Notification { message, emission } => {
+            SessionEvent::Urgency { status } => {
+                self.minimum_named(id, status)?;
+                (Frame::Urgency(status), None)
+            }
+            SessionEvent::Notification { message, emission, .. } => {
                 self.notified(id, &message)?;
                 self.bodies.seen(&message);
                 (Frame::Notification(Box::new(Message::clone(&message))), Some(emission))

@@ -196,6 +196,7 @@ impl Store {
             (Some(Sabotage::SettleIgnored), StoreOp::Settle { .. })
             | (Some(Sabotage::PublishIgnored), StoreOp::Publish { .. })
             | (Some(Sabotage::UnregisterIgnored), StoreOp::Unregister { .. })
+            | (Some(Sabotage::MinimumIgnored), StoreOp::SetContact { durable: true, .. })
             | (Some(Sabotage::TriedIgnored), StoreOp::Tried { .. }) => return Ok(StoreReply::Done),
             (Some(Sabotage::UserForgotten), StoreOp::LoadUser { .. }) => return Ok(StoreReply::User(None)),
             (Some(Sabotage::TopicStale), StoreOp::Publish { message, .. }) if self.has_topic(message) => {
@@ -329,7 +330,7 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::Messages { .. }
         | StoreOp::Read { .. } => Kind::Read,
         StoreOp::Touch { .. }
-        | StoreOp::SetContact { .. }
+        | StoreOp::SetContact { durable: false, .. }
         | StoreOp::Tried { .. }
         | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
@@ -339,6 +340,7 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
+        | StoreOp::SetContact { durable: true, .. }
         | StoreOp::Settle { durable: true, .. } => Kind::Durable,
     }
 }

@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use murre::client::agent::{Agent, Received};
-pub use murre::client::agent::{Note, channel_id};
+use murre::client::agent::Agent;
+pub use murre::client::agent::{Note, Received, channel_id};
 use murre::client::encryption::SubscriptionKeys;
 pub use murre::client::http::Request;
 use murre::client::http::{self, Response};

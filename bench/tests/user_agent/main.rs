@@ -12,6 +12,8 @@ mod messages;
 
 mod sessions;
 
+mod urgency;
+
 use common::{UserAgent, World};
 
 /// The code that a session of its own is closed with for this message.

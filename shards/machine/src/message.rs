@@ -87,6 +87,13 @@ pub enum Urgency {
     High,
 }
 
+impl Urgency {
+    /// The urgency with this number: its place in the rising order, from 0 on.
+    pub fn of(number: u8) -> Option<Urgency> {
+        [Urgency::VeryLow, Urgency::Low, Urgency::Normal, Urgency::High].get(usize::from(number)).copied()
+    }
+}
+
 /// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`. The code that makes one has checked
 /// this (PROTOCOL.md 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -220,13 +227,7 @@ impl Message {
         if head[0] != LAYOUT_VERSION {
             return None;
         }
-        let urgency = match head[1] {
-            0 => Urgency::VeryLow,
-            1 => Urgency::Low,
-            2 => Urgency::Normal,
-            3 => Urgency::High,
-            _ => return None,
-        };
+        let urgency = Urgency::of(head[1])?;
         let (topic, payload) = tail.split_at_checked(usize::from(head[2]))?;
         let topic = if topic.is_empty() { None } else { Some(Topic::new(topic)?) };
         Some(Message {

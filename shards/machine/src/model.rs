@@ -152,7 +152,9 @@ impl Model {
                 }
                 done
             }
-            StoreOp::SetContact { uaid, contact } => self.change(*uaid, |user| user.contact = Contact::clone(contact)),
+            StoreOp::SetContact { uaid, contact, durable: _ } => {
+                self.change(*uaid, |user| user.contact = Contact::clone(contact))
+            }
             StoreOp::SetPresence { uaid, presence } => self.change(*uaid, |user| user.enter(presence)),
             StoreOp::ClearPresence { uaid, presence } => {
                 let stands = self.shared;

@@ -1,4 +1,4 @@
-//! SimplePush vocabulary (PROTOCOL.md 1.12): how a user agent is reached, and a version update as a message.
+//! How a user agent is reached, and SimplePush vocabulary (PROTOCOL.md 1.12): a version update as a message.
 //!
 //! An update is a [`Message`] in the one topic slot that no app server can name, so that ledgers and stores carry it
 //! like any other and keep one per channel. Its payload is the version (8 bytes, big-endian), then the data.
@@ -51,6 +51,20 @@ pub struct Contact {
     pub mode: Mode,
     /// Data of its wake-up calls; only in mode `Simple`.
     pub wake: Option<WakeData>,
+    /// Minimum urgency that the user agent has named; only in mode `WebPush`.
+    pub minimum: Option<Urgency>,
+}
+
+impl Contact {
+    /// The minimum as one number for a store: 0 without one.
+    pub fn minimum_number(&self) -> u8 {
+        self.minimum.map_or(0, |minimum| minimum as u8 + 1)
+    }
+
+    /// The minimum with this number; `None` also for a number that no version wrote.
+    pub fn minimum_of(number: u8) -> Option<Urgency> {
+        Urgency::of(number.checked_sub(1)?)
+    }
 }
 
 /// A version update, as an app server sent it.
@@ -134,7 +148,7 @@ mod tests {
 
     #[test]
     fn wake_data_is_never_shown() {
-        let contact = Contact { mode: Mode::Simple, wake: WakeData::new("ip=203.0.113.7") };
+        let contact = Contact { mode: Mode::Simple, wake: WakeData::new("ip=203.0.113.7"), minimum: None };
         assert_eq!(contact.wake.as_ref().map(WakeData::as_str), Some("ip=203.0.113.7"));
         assert!(!format!("{contact:?}").contains("203"));
     }

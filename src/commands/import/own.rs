@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use protocol::webpush::headers::{TTL_MAX, read_topic};
 use protocol::wire::base64url;
+use protocol::wire::text::{read_urgency_name, urgency_name};
 use store::transfer::{Coming, WholeUser};
 
 /// Version of these members; a change of their meaning raises it.
@@ -24,6 +25,9 @@ pub(super) struct Own {
     simple: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     wake: Option<String>,
+    /// Minimum urgency that the user agent has named, as a word of RFC 8030 section 5.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    min_urgency: Option<String>,
     /// Messages in the layout of ledgers and stores ([`Message::encode`]), base64url.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) rows: Vec<String>,
@@ -40,6 +44,7 @@ impl Own {
             low_water: user.low_water.0,
             simple: user.contact.mode == Mode::Simple,
             wake: user.contact.wake.as_ref().map(|wake| wake.as_str().to_owned()),
+            min_urgency: user.contact.minimum.map(|minimum| urgency_name(minimum).to_owned()),
             rows,
             more,
         }
@@ -56,8 +61,10 @@ impl Own {
     pub(super) fn complete(&self, coming: &mut Coming, latest: UnixSeconds) -> Result<(), String> {
         let wake = self.wake.as_ref().map(|text| WakeData::new(text).ok_or("its wake data are empty or too long"));
         let mode = if self.simple { Mode::Simple } else { Mode::WebPush };
+        let minimum = self.min_urgency.as_ref().filter(|_| mode == Mode::WebPush);
+        let minimum = minimum.map(|word| read_urgency_name(word).ok_or("its min_urgency is no urgency"));
         coming.more = self.more;
-        coming.user.contact = Contact { mode, wake: wake.transpose()? };
+        coming.user.contact = Contact { mode, wake: wake.transpose()?, minimum: minimum.transpose()? };
         coming.user.user_clock = exact_clock(self.user_clock, "user_clock", latest)?;
         coming.user.low_water = exact_clock(self.low_water, "low_water", latest)?;
         // Also when all rows of this line have expired: those of an earlier line may not.

@@ -103,7 +103,8 @@ fn what_is_said_to_members_names_them() {
         tries: Default::default(),
         payload: Box::default(),
     };
-    let notification = SessionEvent::Notification { message: Arc::new(message), emission: EmissionId(1) };
+    let notification =
+        SessionEvent::Notification { message: Arc::new(message), emission: EmissionId(1), tells_urgency: false };
     let json = said(&mut harness, of(notification));
     assert_eq!((&json["messageType"], &json["uaid"]), (&"notification".into(), &name.clone().into()));
     let json = said(&mut harness, of(SessionEvent::Broadcast(Box::<BroadcastDelta>::default())));

@@ -114,7 +114,11 @@ fn an_endpoint_of_simplepush_is_locked_to_nobody() {
 fn updates_and_their_acks_carry_integers() {
     let mut harness = greeted(edge(), "");
     let message = Update { version: 12, data: "x\"y" }.to_message(UAID, CHID, UnixSeconds(NOW), 60);
-    harness.emit(SessionEvent::Notification { message: Arc::new(message), emission: EmissionId(1) });
+    harness.emit(SessionEvent::Notification {
+        message: Arc::new(message),
+        emission: EmissionId(1),
+        tells_urgency: true,
+    });
     let update = format!(
         r#"{{"messageType":"notification","updates":[{{"channelID":"{CHANNEL}","version":12,"data":"x\"y"}}]}}"#
     );

@@ -139,7 +139,11 @@ fn message(topic: Option<&[u8]>, body: &[u8]) -> Arc<Message> {
 fn a_notification_is_acked_by_its_version() {
     for (topic, body) in [(None, &b"body"[..]), (Some(&b"topic"[..]), b""), (None, &[7; 5000])] {
         let mut harness = Harness::greeted();
-        harness.emit(SessionEvent::Notification { message: message(topic, body), emission: EmissionId(0) });
+        harness.emit(SessionEvent::Notification {
+            message: message(topic, body),
+            emission: EmissionId(0),
+            tells_urgency: false,
+        });
         let text = payloads(&harness.written()).remove(0);
         let read = protocol::wire::server_message::read(&text).unwrap();
         assert_eq!(read.channel.as_deref(), Some(CHANNEL));

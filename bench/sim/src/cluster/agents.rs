@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use machine::ids::{Chid, Claim, ConnId, Stamp, Uaid};
+use machine::message::Urgency;
 use machine::{
     AckUpdate, AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand, SessionEvent,
 };
@@ -53,6 +54,9 @@ pub(super) struct Sock {
     pub(super) served: Option<Uaid>,
     /// The newest stamp that it was sent.
     pub(super) sent_up_to: Option<Stamp>,
+    /// Minimum urgency that surely holds, and the one that waits for its reply.
+    pub(super) minimum: Urgency,
+    naming: Urgency,
     /// Step at which it was opened.
     pub(super) since: u64,
     greeted: bool,
@@ -69,6 +73,7 @@ pub(super) enum Frame {
     Hello(Uaid),
     Registered(Chid, u16),
     Unregistered(Chid, u16),
+    Urgency,
     Notification(AckUpdate),
     Ping,
     Closed,
@@ -86,6 +91,7 @@ impl Frame {
             SessionEvent::Hello { uaid, .. } => Frame::Hello(uaid),
             SessionEvent::Registered { chid, status, .. } => Frame::Registered(chid, status),
             SessionEvent::Unregistered { chid, status } => Frame::Unregistered(chid, status),
+            SessionEvent::Urgency { .. } => Frame::Urgency,
             SessionEvent::Notification { message, .. } => {
                 let (stamp, chid, topic) = (message.stamp, message.chid, message.topic);
                 Frame::Notification(AckUpdate { stamp, chid, topic, code: 100 })
@@ -189,6 +195,10 @@ impl Cluster {
                     post.acked_at.get_or_insert(now);
                 }
             }
+            Command::Agent(AgentCommand::Session(SessionCommand::Urgency { minimum: Some(minimum) })) => {
+                let sock = &mut self.socks[id];
+                (sock.naming, sock.minimum) = (*minimum, sock.minimum.min(*minimum));
+            }
             _ => {}
         }
         self.socks[id].ready = false;
@@ -226,6 +236,14 @@ impl Cluster {
                     channel.registered = Some(false);
                 }
             }
+            SessionEvent::Urgency { status: 200 } => {
+                self.marks.hit("urgency: named");
+                let sock = &mut self.socks[id];
+                sock.minimum = sock.naming;
+            }
+            SessionEvent::Urgency { status } if *status != 500 => {
+                return Err(format!("a minimum was answered {status}"));
+            }
             _ => {}
         }
         Ok(())
@@ -246,7 +264,9 @@ impl Cluster {
                     agent.channels.clear();
                 }
                 self.socks[id].greeted = true;
+                self.lowers_when_calm(id);
             }
+            Frame::Urgency => {}
             Frame::Registered(chid, 200) => drop(agent.channels.insert(chid)),
             Frame::Unregistered(chid, 200) => drop(agent.channels.remove(&chid)),
             Frame::Registered(..) | Frame::Unregistered(..) => {}
@@ -260,6 +280,14 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// In the end every user agent wants everything.
+    pub(super) fn lowers_when_calm(&mut self, id: SockId) {
+        if self.calm && self.plan.minimums > 0 && self.socks[id].greeted {
+            let minimum = Some(Urgency::VeryLow);
+            self.socks[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
+        }
     }
 
     /// The user agent knows that this socket is over.
@@ -295,6 +323,8 @@ impl Cluster {
             known: None,
             served: None,
             sent_up_to: None,
+            minimum: Urgency::VeryLow,
+            naming: Urgency::VeryLow,
             since: self.steps,
             greeted: false,
             unsure: false,
@@ -352,6 +382,10 @@ impl Cluster {
             return self.flickers(index, id);
         }
         let few = self.agents[index].channels.len() < self.plan.channels;
+        if self.plan.minimums > 0 && self.rng.clients.permille(self.plan.minimums) {
+            let minimum = Urgency::of(self.rng.clients.below(4) as u8);
+            return self.socks[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
+        }
         match self.rng.clients.below(100) {
             0..30 if few => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),
             30..34 => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),

@@ -78,6 +78,7 @@ impl Cluster {
         self.agents.iter_mut().for_each(|agent| agent.retry_at = agent.retry_at.min(soon));
         for id in self.agents.iter().filter_map(|agent| agent.sock).collect::<Vec<_>>() {
             self.acks(id, true);
+            self.lowers_when_calm(id);
         }
         self.cuts.clear();
         self.rolling.clear();

@@ -100,6 +100,9 @@ impl Cluster {
         let index = self.sighted(message)?;
         let sock = &mut self.socks[id];
         sock.sent_up_to = sock.sent_up_to.max(Some(message.stamp));
+        if message.urgency < sock.minimum {
+            return Err(format!("{message:?} of urgency {:?} is below the minimum of its user", message.urgency));
+        }
         let (run, read) = (self.nodes[sock.node].id.boot, self.agents[sock.agent].sock == Some(id));
         if read && self.posts[index].acked.is_some() && !self.comes_again(index, run) {
             return Err(format!("a message comes again after its ack: {:?}", self.posts[index]));

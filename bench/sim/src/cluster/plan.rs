@@ -33,6 +33,8 @@ pub(super) struct Plan {
     pub(super) skew_us: u64,
     /// The longest that time passes at once while nothing happens, nanoseconds.
     pub(super) stride: u64,
+    /// Chance that a user agent which acts names a minimum urgency; POSTs then differ in urgency.
+    pub(super) minimums: u64,
     pub(super) faults: Faults,
     pub(super) press: Press,
 }
@@ -167,8 +169,10 @@ impl Plan {
             stride: if long { 400_000_000_000 } else { 40_000_000_000 },
             faults: Faults::draw(rng, long),
             press: Press::default(),
+            minimums: 0,
         };
-        if rng.below(8) == 0 { plan.with_copies() } else { plan }
+        let plan = if rng.below(8) == 0 { plan.with_copies() } else { plan };
+        Plan { minimums: rng.pick(&[0, 0, 0, 50, 150]), ..plan }
     }
 
     /// Users whose profiles were copied: a user is away for minutes, and the copy goes on acking. It does not know the

@@ -85,6 +85,8 @@ impl Cluster {
         let now = self.time(n).unix();
         let index = self.posts.len();
         let channel = self.channels.get(&(uaid, chid)).cloned().unwrap_or_default();
+        let urgencies = self.plan.minimums > 0 && !self.calm;
+        let urgency = urgencies.then(|| Urgency::of(self.rng.clients.below(4) as u8)).flatten().unwrap_or_default();
         let mut payload = (index as u64).to_be_bytes().to_vec();
         payload.resize(8 + self.rng.clients.index(100), 0);
         let message = Message {
@@ -93,7 +95,7 @@ impl Cluster {
             stamp: Stamp::default(),
             ttl,
             accepted: now,
-            urgency: Urgency::Normal,
+            urgency,
             topic,
             receipt: false,
             tries: Default::default(),

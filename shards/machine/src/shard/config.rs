@@ -26,6 +26,9 @@ pub struct MachineConfig {
     pub spill_after: Span,
     /// `delivery.retry_after`.
     pub retry_after: Span,
+    /// `delivery.release_on_activity`: time for which nothing is held after traffic of the user agent; zero disables
+    /// it.
+    pub release_on_activity: Span,
     /// `delivery.attempts_max`: deliveries after which a message ends without an ack; 0 disables it, at most
     /// `Tries::DELIVERIES_MAX`.
     pub attempts_max: u8,
@@ -74,6 +77,7 @@ impl MachineConfig {
             durable: false,
             spill_after: Span::from_secs(10),
             retry_after: Span::from_secs(60),
+            release_on_activity: Span(0),
             attempts_max: limits::ATTEMPTS_DEFAULT,
             hello_timeout: Span::from_secs(5),
             ping_interval: Span::from_secs(300),

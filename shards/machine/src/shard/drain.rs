@@ -28,6 +28,12 @@ use super::work::Work;
 impl ShardMachine {
     /// Checks storage for this session, now or after the running check: storage holds or may hold something for it.
     pub(super) fn check_storage(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        self.activate(at).drain.want_all();
+        self.continue_drain(turn, at);
+    }
+
+    /// As `check_storage`, for messages that are younger than everything that a check has left because it is held.
+    pub(super) fn check_news(&mut self, turn: &mut Turn<'_>, at: Ref) {
         self.want_check(at);
         self.continue_drain(turn, at);
     }
@@ -105,7 +111,12 @@ impl ShardMachine {
                 if !self.take_page(turn, at, page.messages) {
                     return;
                 }
-                if self.actives.live_mut(index).drain.page_taken(read) {
+                let drain = &mut self.actives.live_mut(index).drain;
+                let passed_by = drain.page_taken(read);
+                if drain.holds_nothing() {
+                    self.sessions.live_mut(at).link.hold(false);
+                }
+                if passed_by {
                     self.doubt(turn, at);
                 }
                 self.continue_drain(turn, at);
@@ -166,7 +177,12 @@ impl ShardMachine {
             return false;
         }
         if registered && self.is_for_session(at, message) {
-            return true;
+            let held = self.is_held(at, message);
+            if held {
+                self.sessions.live_mut(at).link.hold(true);
+                self.activate(at).drain.pass_held();
+            }
+            return !held;
         }
         if self.knows_better(now, at, message) {
             self.stats.rows_unregistered += u64::from(!registered);

@@ -7,6 +7,7 @@
 
 use crate::ids::{Chid, ConnId, Uaid};
 use crate::limits;
+use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
 use super::command::{CloseReason, Hello, SessionEvent};
@@ -123,7 +124,7 @@ impl ShardMachine {
         mut user: Option<Box<UserRow>>,
         nudged: bool,
     ) {
-        let contact_changes = user.as_ref().is_some_and(|user| user.contact != hello.contact());
+        let contact_changes = user.as_ref().is_some_and(|user| !hello.keeps(&user.contact));
         let full = self.sessions.len() >= self.config.sessions_max as usize;
         if full || (contact_changes && !self.tickets.room()) {
             self.stats.hellos_shed += 1;
@@ -131,6 +132,9 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
             return;
         }
+        // A user agent that was here names its minimum once.
+        let minimum = user.as_ref().and_then(|user| user.contact.minimum);
+        let contact = Contact { minimum, ..hello.contact() };
         let (broadcasts, delta) = self.broadcasts.open(&hello.broadcasts);
         let connected_at = ConnectedAt::new(self.arrival(turn));
         let others = user.as_mut().map(|user| std::mem::take(&mut user.presence));
@@ -144,7 +148,7 @@ impl ShardMachine {
             active: NONE,
             refreshed: Refreshed::at(uaid, turn.now.unix()),
             stored: InStorage::nothing(),
-            link: Link::new(hello.mode),
+            link: Link::new(&contact),
         };
         let stored = match &mut user {
             None => Stored { check: nudged, seen: None, left_out: Vec::new() },
@@ -163,6 +167,7 @@ impl ShardMachine {
         if let Some(seen) = stored.seen {
             self.refresh_known(turn, at, seen);
         }
+        self.heard_from(turn, at);
         if let Some(others) = others.filter(|_| self.in_cluster()) {
             self.enter(turn, at, others);
         } else if stored.check {

@@ -54,6 +54,7 @@ mod subscribe;
 mod sweep;
 mod tickets;
 mod ticks;
+mod urgency;
 mod users;
 mod work;
 

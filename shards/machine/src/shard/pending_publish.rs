@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::Chid;
-use crate::message::{Message, Rank, Topic};
+use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::{Instant, UnixSeconds};
 
 use super::command::{Published, Refusal};
@@ -26,6 +26,7 @@ pub(super) struct PublishWork {
     pub slot: Option<(Chid, Topic, Rank)>,
     /// Time of its stamp. For a saved row, which low water does not cover, the time of its submission.
     pub since: Instant,
+    pub urgency: Urgency,
     /// Rule that it broke, reported unless there is no subscription.
     pub refusal: Option<Refusal>,
     /// True with TTL 0 or a refusal: only the check is made, nothing is written.
@@ -41,6 +42,8 @@ pub(super) enum Storing {
         /// `delivery.durable`: the message that this shard sends from memory.
         send: Option<Arc<Message>>,
     },
+    /// The user is on this shard, and the message is below its minimum urgency: nothing is sent.
+    Held,
     /// The user was looked up and is on another node, or not connected.
     Routed {
         /// The stored message: after the second look it may be necessary to store it once more.
@@ -52,11 +55,20 @@ pub(super) enum Storing {
     },
 }
 
+impl PublishWork {
+    /// Returns true if a message behind it waits for its write, so that it does not overtake it. Nothing waits for a
+    /// message that is held.
+    pub fn orders(&self) -> bool {
+        !self.check_only && !matches!(self.storing, Storing::Held)
+    }
+}
+
 impl Storing {
     /// Returns the message that is sent from memory once it is stored.
     pub fn send(&self) -> Option<&Arc<Message>> {
         match self {
             Storing::Here { send } => send.as_ref(),
+            Storing::Held => None,
             Storing::Routed { message, send, .. } => Some(message).filter(|_| *send),
         }
     }

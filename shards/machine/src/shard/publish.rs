@@ -95,11 +95,15 @@ impl ShardMachine {
             self.stats.updates_screened += 1;
             let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Stored };
             self.answer(turn, asker, accepted);
+        } else if self.is_held(at, &message) && message.ttl > 0 {
+            self.stats.messages_held += 1;
+            self.hold(at);
+            self.store_publish(turn, asker, (message, stamped), Storing::Held);
         } else if message.ttl == 0 {
             let disposition = self.send_once(turn, at, message.clone());
             let accepted = Published::Accepted { stamp: message.stamp, disposition };
             self.answer(turn, asker, accepted);
-        } else if self.config.durable {
+        } else if self.config.durable || (message.topic.is_some() && self.may_hold_topic(at)) {
             let send = self.direct_fits(at, &message).then(|| message.clone());
             if send.is_none() {
                 self.want_check_later(at);
@@ -149,6 +153,7 @@ impl ShardMachine {
             charged: 0,
             slot: None,
             since: turn.now.mono,
+            urgency: question.urgency,
             refusal: Some(refusal),
             check_only: true,
             storing: Storing::Here { send: None },
@@ -223,8 +228,9 @@ impl ShardMachine {
     pub(super) fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
         let session = self.sessions.live(at);
         let (conn, blocked) = (session.conn, session.link.is_blocked());
+        let tells_urgency = session.link.named_minimum().is_some();
         self.expect_receipt(&message);
-        if blocked || self.draining() {
+        if blocked || self.draining() || self.is_held(at, &message) {
             self.stats.ttl_zero_dropped += 1;
             self.end_receipt(&RowKey::of(&message), Outcome::Expired);
             return Disposition::Dropped;
@@ -232,7 +238,8 @@ impl ShardMachine {
         self.stats.ttl_zero_sent += 1;
         self.stats.notifications_sent += 1;
         let emission = self.activate(at).window.emission();
-        turn.effects.push_back(Effect::Emit(conn, SessionEvent::Notification { message, emission }.into()));
+        let event = SessionEvent::Notification { message, emission, tells_urgency };
+        turn.effects.push_back(Effect::Emit(conn, event.into()));
         self.deactivate_if_idle(at);
         Disposition::Direct
     }
@@ -284,19 +291,20 @@ impl ShardMachine {
             receipt: message.receipt.then(|| receipt::expires(&message)),
             charged,
             since: stamped,
+            urgency: message.urgency,
             slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
             refusal: None,
             check_only: message.ttl == 0,
             storing,
         };
-        if !work.check_only {
+        if work.orders() {
             self.writes.begin(message.uaid);
         }
         let op = match &work.storing {
             // The node that got the push may save the message from its ledger: two rows would be settled one by one.
             Storing::Routed { unsure: Some(_), .. } => StoreOp::Save { messages: vec![message] },
             Storing::Routed { unsure: None, .. } => StoreOp::Publish { message, checked: true },
-            Storing::Here { .. } => StoreOp::Publish { message, checked: false },
+            Storing::Here { .. } | Storing::Held => StoreOp::Publish { message, checked: false },
         };
         self.submit(turn, Work::Publish(work), op);
     }
@@ -309,7 +317,7 @@ impl ShardMachine {
         result: Result<Written, StoreError>,
     ) {
         let RowKey { uaid, stamp, .. } = work.row;
-        if !work.check_only {
+        if work.orders() {
             self.writes.end(uaid);
         }
         let stored = result == Ok(Written::Done);
@@ -387,10 +395,14 @@ impl ShardMachine {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
                 match work.storing.send() {
+                    _ if self.is_held_now(at, work) => {
+                        self.hold(at);
+                        self.continue_drain(turn, at);
+                    }
                     Some(message) if stored && self.row_fits(at, message) && !message.expired(turn.now.unix()) => {
                         self.push_entry(turn, at, message.clone(), Source::Row);
                     }
-                    _ => self.check_storage(turn, at),
+                    _ => self.check_news(turn, at),
                 }
             }
             Some(Resident::Greeting(index)) => self.nudge_greeting(index),

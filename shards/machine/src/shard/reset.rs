@@ -30,7 +30,8 @@ impl ShardMachine {
     /// Resets the user of an old record as soon as no message is left, acked or not: an idle one at once.
     pub(super) fn reset_old_record(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live(at);
-        if !session.stored.is_old() {
+        // Messages that are held are left to deliver.
+        if !session.stored.is_old() || self.may_hold_topic(at) {
             return;
         }
         let (uaid, index) = (session.uaid, session.active);

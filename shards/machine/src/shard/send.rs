@@ -51,11 +51,13 @@ impl ShardMachine {
             return;
         }
         let (conn, index, now) = (session.conn, session.active, turn.now);
+        let tells_urgency = session.link.named_minimum().is_some();
         // Nothing waits.
         let Some(active) = self.active_of_mut(index).filter(|active| active.window.waits()) else { return };
         let Sent { count: sent, rows, expired } =
             active.window.send_waiting(now, limits::SENT_PER_STEP, |message, emission| {
-                turn.effects.push_back(Effect::Emit(conn, SessionEvent::Notification { message, emission }.into()));
+                let event = SessionEvent::Notification { message, emission, tells_urgency };
+                turn.effects.push_back(Effect::Emit(conn, event.into()));
             });
         self.stats.notifications_sent += sent as u64;
         if sent > 0 {

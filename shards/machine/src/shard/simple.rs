@@ -20,7 +20,12 @@ use super::work::Work;
 impl Hello {
     /// Returns the contact of the user from now on.
     pub(super) fn contact(&self) -> Contact {
-        Contact { mode: self.mode, wake: self.wake.clone() }
+        Contact { mode: self.mode, wake: self.wake.clone(), minimum: None }
+    }
+
+    /// Returns true if this is how the user is reached already.
+    pub(super) fn keeps(&self, contact: &Contact) -> bool {
+        (self.mode, &self.wake) == (contact.mode, &contact.wake)
     }
 }
 
@@ -30,16 +35,25 @@ impl ShardMachine {
         let uaid = self.sessions.live(at).uaid;
         self.simple.begin(at.index, uaid, hello.wake.clone(), turn.now.mono);
         if changed {
-            let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()) };
+            let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()), durable: false };
             self.submit(turn, Work::Contact { session: at }, op);
         }
     }
 
     /// Returns the contact that a register writes.
     pub(super) fn contact_of(&self, at: Ref) -> Option<Box<Contact>> {
-        self.sessions.get(at).filter(|session| session.link.mode() == Mode::Simple)?;
-        let wake = self.simple.wake_data(at.index);
-        Some(Box::new(Contact { mode: Mode::Simple, wake }))
+        let session = self.sessions.get(at)?;
+        match session.link.mode() {
+            Mode::Simple => {
+                let wake = self.simple.wake_data(at.index);
+                Some(Box::new(Contact { mode: Mode::Simple, wake, minimum: None }))
+            }
+            // Storage may have a user only with its first register, and then with the minimum that it named before.
+            Mode::WebPush => {
+                let minimum = session.link.named_minimum().filter(|_| session.stored.is_unplaced())?;
+                Some(Box::new(Contact { minimum: Some(minimum), ..Contact::default() }))
+            }
+        }
     }
 
     /// Handles the reply to a write of the contact. If the write failed, the user agent must send hello again:

@@ -28,6 +28,9 @@ impl ShardMachine {
         if let Some(due) = active.window.due(self.config.spill_after, self.config.retry_after) {
             self.arm_active_at(at, due.max(turn.now.mono.after(LEAST_PAUSE)));
         }
+        if let Some(until) = self.actives.live(self.sessions.live(at).active).awake {
+            self.arm_active_at(at, until.max(turn.now.mono.after(LEAST_PAUSE)));
+        }
         self.arm_pace(turn, at);
     }
 
@@ -48,6 +51,7 @@ impl ShardMachine {
         while turn.has_room()
             && let Some(at) = self.next_active_due(turn.now.mono)
         {
+            self.fall_asleep(turn, at);
             self.spill_unacked_for(turn, at, self.config.spill_after);
             self.retry_due(turn, at);
             self.forget_bodies(turn, at, BODY_KEPT);
@@ -98,6 +102,7 @@ impl ShardMachine {
                 turn.effects.push_back(Effect::LedgerDead(slot));
             }
         }
+        self.leave_held(at);
         if self.rows_are_full(at) && !self.let_go_of_rows(turn, at) {
             return;
         }
@@ -183,8 +188,8 @@ impl ShardMachine {
 
     /// Retries one entry. Returns false if the session was closed.
     fn retry_one(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
-        let (room, attempts_max) = (self.tickets.room(), self.config.attempts_max);
-        match self.actives.live_mut(index).window.retry(stamp, turn.now.mono, attempts_max, room) {
+        let (room, attempts_max, minimum) = (self.tickets.room(), self.config.attempts_max, self.minimum(at));
+        match self.actives.live_mut(index).window.retry(stamp, turn.now.mono, attempts_max, room, minimum) {
             Retry::Spent(row) => {
                 self.stats.unacked_ended += 1;
                 self.end_receipt(&row, Outcome::Unacked);
@@ -257,6 +262,7 @@ impl ShardMachine {
     fn resend(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp, message: Arc<Message>) {
         let session = self.sessions.live(at);
         let (conn, index) = (session.conn, session.active);
+        let tells_urgency = session.link.named_minimum().is_some();
         if message.expired(turn.now.unix()) {
             self.stats.expired += 1;
             self.end_receipt(&RowKey::of(&message), Outcome::Expired);
@@ -267,7 +273,8 @@ impl ShardMachine {
         self.stats.retries += 1;
         self.simple_active(at, turn.now.mono);
         self.stats.notifications_sent += 1;
-        turn.effects.push_back(Effect::Emit(conn, SessionEvent::Notification { message, emission }.into()));
+        let event = SessionEvent::Notification { message, emission, tells_urgency };
+        turn.effects.push_back(Effect::Emit(conn, event.into()));
     }
 }
 

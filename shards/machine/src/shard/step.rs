@@ -82,6 +82,7 @@ impl ShardMachine {
                     let at = self.session_ref(index);
                     self.postpone_ping(turn, at);
                     self.pong(at);
+                    self.heard_from(turn, at);
                 }
                 turn.effects.push_back(Effect::Ready(conn));
             }
@@ -92,9 +93,10 @@ impl ShardMachine {
     pub(super) fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: SessionCommand) {
         let Some(at) = self.commanding_session(turn, conn) else { return };
         match command {
-            // These two answer, and are Ready, when storage has replied.
+            // These answer, and are Ready, when storage has replied.
             SessionCommand::Register { chid, key } => return self.register(turn, at, chid, key),
             SessionCommand::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
+            SessionCommand::Urgency { minimum } => return self.set_minimum(turn, at, minimum),
             SessionCommand::Ack(updates) => self.ack(turn, at, &updates),
             SessionCommand::AckVersions(updates) => self.ack_versions(turn, at, &updates),
             SessionCommand::Nack { code: _ } => self.stats.nacks += 1,
@@ -112,6 +114,7 @@ impl ShardMachine {
         let at = self.session_ref(index);
         self.postpone_ping(turn, at);
         self.simple_active(at, turn.now.mono);
+        self.heard_from(turn, at);
         Some(at)
     }
 
@@ -190,6 +193,7 @@ impl ShardMachine {
         // The window does not have it: it had TTL 0, or has ended otherwise.
         let Some(active) = self.active_mut(at) else { return };
         active.window.unsend(|ours| same_emission(conn, ours, emission));
+        self.hold_window(turn, at);
     }
 
     /// Handles a socket that takes bytes: waiting entries of the window go out in their order, then storage is read on.

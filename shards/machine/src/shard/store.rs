@@ -41,17 +41,18 @@ pub enum StoreOp {
         at: Clock,
         /// Wall time, for the user's expiry.
         seen: UnixSeconds,
-        /// New contact of the user. `None` keeps the stored contact; a new user gets WebPush.
+        /// New contact of the user. `None` keeps the stored contact; a new user gets WebPush without a
+        /// minimum.
         contact: Option<Box<Contact>>,
         /// Presence row of a new user, on a shared store: written together with the user.
         presence: Option<Presence>,
     },
-    /// Set the contact of the user, also when storage is full. May ride relaxed. -> [`StoreReply::Done`], also if there
-    /// is no such user.
+    /// Set the contact of the user, also when storage is full. -> [`StoreReply::Done`], also if there is no such user.
     SetContact {
         uaid: Uaid,
-        /// Contact in the user's last hello.
         contact: Box<Contact>,
+        /// True if the reply means synced; otherwise it may ride relaxed.
+        durable: bool,
     },
     /// Write the presence row of the user. Durable before the reply: this node is notified of what is stored after it.
     /// Stores that no other node reads have nothing to do. -> [`StoreReply::Done`], also if there is no such user.

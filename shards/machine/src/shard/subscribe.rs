@@ -140,7 +140,7 @@ impl ShardMachine {
         }
     }
 
-    fn command_done(&mut self, at: Ref) {
+    pub(super) fn command_done(&mut self, at: Ref) {
         self.actives.live_mut(self.sessions.live(at).active).command.end();
         self.deactivate_if_idle(at);
     }

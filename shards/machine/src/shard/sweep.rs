@@ -76,11 +76,12 @@ impl ShardMachine {
     }
 
     /// Handles a frame of the user agent that is no command.
-    pub(super) fn frame(&mut self, turn: &Turn<'_>, conn: ConnId) {
+    pub(super) fn frame(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
         match self.conns.get(conn) {
             Some(ConnState::Session(index)) => {
                 let at = self.session_ref(index);
                 self.postpone_ping(turn, at);
+                self.heard_from(turn, at);
             }
             Some(ConnState::Relay(index)) => self.postpone_relay_ping(turn, index),
             // The ping is postponed from hello on; a connection that has ended has none.

@@ -65,6 +65,7 @@ impl ShardMachine {
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
+            Work::Minimum { session, minimum } => self.minimum_set(turn, session, minimum, result.is_ok()),
             Work::Wake { uaid } => self.wake_loaded(turn, uaid, result.map(StoreReply::user)),
             Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result.map(StoreReply::page)),
             Work::StartOver { greeting, uaid } => self.started_over(turn, greeting, uaid, result.is_ok()),

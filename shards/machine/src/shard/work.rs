@@ -1,6 +1,7 @@
 //! Work that waits for a reply, at storage or at another node.
 
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
+use crate::message::Urgency;
 
 use super::cluster::pending::{Lookup, Route, Tale};
 use super::command::Cancelled;
@@ -81,6 +82,11 @@ pub(super) enum Work {
     },
     Contact {
         session: Ref,
+    },
+    /// The write of a minimum urgency.
+    Minimum {
+        session: Ref,
+        minimum: Urgency,
     },
     /// The read of a user for a wake-up.
     Wake {

@@ -232,6 +232,7 @@ proptest! {
         key in any::<Option<[u8; 32]>>(),
         wake in proptest::option::of("\\PC{1,60}"),
         flags in (any::<bool>(), 0..4u8, 0..6u8),
+        minimum in (0..6u8).prop_map(machine::simple::Contact::minimum_of),
         topic in proptest::option::of("[0-9A-Za-z_-]{1,32}"),
         payload in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
@@ -248,7 +249,7 @@ proptest! {
             user_clock: Clock(user_clock),
             low_water: Clock(low_water),
             may_have_messages: true,
-            contact: machine::simple::Contact { mode, wake },
+            contact: machine::simple::Contact { mode, wake, minimum: minimum.filter(|_| mode == Mode::WebPush) },
             ..user(1, &[known])
         };
         let sent = Message {

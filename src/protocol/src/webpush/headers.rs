@@ -4,7 +4,7 @@ use machine::message::{Topic, Urgency};
 
 use super::errno::Fault;
 use crate::wire::base64url;
-use crate::wire::text::trim;
+use crate::wire::text::{trim, urgency_name};
 
 /// The longest TTL granted: 30 days in seconds. Above it a TTL is lowered.
 pub const TTL_MAX: u32 = 30 * 24 * 60 * 60;
@@ -72,16 +72,6 @@ pub fn parse_urgency(text: &[u8]) -> Option<Urgency> {
 /// message must not be lost for it.
 pub fn read_urgency(text: &[u8]) -> Urgency {
     parse_urgency(text).unwrap_or_default()
-}
-
-/// As [`read_urgency`] reads it.
-pub fn urgency_name(urgency: Urgency) -> &'static str {
-    match urgency {
-        Urgency::VeryLow => "very-low",
-        Urgency::Low => "low",
-        Urgency::Normal => "normal",
-        Urgency::High => "high",
-    }
 }
 
 /// Encryption of a body.

@@ -17,11 +17,11 @@ use machine::time::UnixSeconds;
 use serde::Deserialize;
 
 use super::errno::Fault;
-use super::headers::{Encryption, TTL_MAX, read_urgency, urgency_name};
+use super::headers::{Encryption, TTL_MAX, read_urgency};
 use super::message_id::{MessageId, MessageIds};
 use super::payload::{Draft, push_content};
 use crate::wire::base64url;
-use crate::wire::text::{parse_uuid, push_dashed, push_json, push_u64};
+use crate::wire::text::{parse_uuid, push_dashed, push_json, push_u64, urgency_name};
 
 /// A notification that another node hands over.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -14,6 +14,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use machine::BroadcastVersion;
 use machine::limits::{ACK_UPDATES_MAX, BROADCAST_SUBSCRIPTIONS_MAX};
+use machine::message::Urgency;
 
 use super::text;
 
@@ -49,6 +50,11 @@ pub enum ClientMessage<'a> {
         code: u32,
     },
     BroadcastSubscribe(Vec<BroadcastVersion>),
+    /// Names the minimum urgency of its notifications.
+    Urgency {
+        /// `None` is none of the four words of RFC 8030 section 5.3.
+        minimum: Option<Urgency>,
+    },
     /// `{}` or `{"messageType":"ping"}`.
     Ping,
 }
@@ -158,6 +164,10 @@ fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
             let subscribe: Subscribe = serde_json::from_str(message)?;
             Ok(ClientMessage::BroadcastSubscribe(subscribe.broadcasts.0))
         }
+        "urgency" => {
+            let MinUrgency { min } = serde_json::from_str(message)?;
+            Ok(ClientMessage::Urgency { minimum: text::read_urgency_name(&min) })
+        }
         "ping" => Ok(ClientMessage::Ping),
         _ => Err(serde_json::Error::custom("unknown messageType")),
     }
@@ -224,6 +234,12 @@ struct Nack<'a> {
     version: Cow<'a, str>,
     #[serde(default)]
     code: Option<i32>,
+}
+
+#[derive(Deserialize)]
+struct MinUrgency<'a> {
+    #[serde(borrow)]
+    min: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use machine::BroadcastDelta;
+use machine::message::Urgency;
 use machine::simple::Mode;
 use serde::Deserialize;
 
-use super::text::{push_dashed, push_json, push_simple, push_u64};
+use super::text::{push_dashed, push_json, push_simple, push_u64, urgency_name};
 
 /// Appends the reply to hello: exactly five keys.
 pub fn hello(uaid: &[u8; 16], mode: Mode, broadcasts: &BroadcastDelta, out: &mut Vec<u8>) {
@@ -40,10 +41,19 @@ pub fn unregistered(channel: &[u8; 16], status: u16, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// Appends the reply to urgency.
+pub fn urgency(status: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageType":"urgency","status":"#);
+    push_u64(u64::from(status), out);
+    out.push(b'}');
+}
+
 /// Appends a notification; `version` appends the sealed id and `content` what follows it (`,"data":...,"headers":...`).
+/// Only a user agent that asked for it is told the urgency.
 pub fn notification(
     channel: &[u8; 16],
     version: impl FnOnce(&mut Vec<u8>),
+    urgency: Option<Urgency>,
     content: impl FnOnce(&mut Vec<u8>),
     out: &mut Vec<u8>,
 ) {
@@ -52,6 +62,11 @@ pub fn notification(
     out.extend_from_slice(br#"","version":""#);
     version(out);
     out.push(b'"');
+    if let Some(urgency) = urgency {
+        out.extend_from_slice(br#","urgency":""#);
+        out.extend_from_slice(urgency_name(urgency).as_bytes());
+        out.push(b'"');
+    }
     content(out);
     out.push(b'}');
 }
@@ -97,7 +112,7 @@ pub struct ServerMessage<'a> {
     /// Of hello.
     #[serde(borrow, default)]
     pub uaid: Option<Cow<'a, str>>,
-    /// Of hello, register and unregister.
+    /// Of hello, register, unregister and urgency.
     #[serde(default)]
     pub status: Option<u16>,
     /// Of register, unregister and notification.
@@ -109,6 +124,9 @@ pub struct ServerMessage<'a> {
     /// Of notification: the message id.
     #[serde(borrow, default)]
     pub version: Option<Cow<'a, str>>,
+    /// Of notification, if the user agent has asked for it.
+    #[serde(borrow, default)]
+    pub urgency: Option<Cow<'a, str>>,
     /// Of notification: base64url.
     #[serde(borrow, default)]
     pub data: Option<Cow<'a, str>>,
@@ -160,9 +178,12 @@ mod tests {
             r#"{"messageType":"unregister","channelID":"11111111-1111-1111-1111-111111111111","status":500}"#
         );
         assert_eq!(
-            text(|out| notification(&channel, |out| out.push(b'v'), |_| (), out)),
+            text(|out| notification(&channel, |out| out.push(b'v'), None, |_| (), out)),
             r#"{"messageType":"notification","channelID":"11111111-1111-1111-1111-111111111111","version":"v"}"#
         );
+        let low = text(|out| notification(&channel, |out| out.push(b'v'), Some(Urgency::VeryLow), |_| (), out));
+        assert!(low.ends_with(r#","version":"v","urgency":"very-low"}"#), "{low}");
+        assert_eq!(text(|out| urgency(404, out)), r#"{"messageType":"urgency","status":404}"#);
     }
 
     #[test]
@@ -186,7 +207,7 @@ mod tests {
     fn the_probe_reads_what_the_edge_writes() {
         let content = br#","data":"AA","headers":{"encoding":"aes128gcm"}"#;
         let message =
-            text(|out| notification(&[1; 16], |out| out.push(b'v'), |out| out.extend_from_slice(content), out));
+            text(|out| notification(&[1; 16], |out| out.push(b'v'), None, |out| out.extend_from_slice(content), out));
         let read = read(&message).unwrap();
         assert_eq!(read.message_type.as_deref(), Some("notification"));
         assert_eq!((read.version.as_deref(), read.data.as_deref()), (Some("v"), Some("AA")));

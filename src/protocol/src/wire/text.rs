@@ -1,5 +1,6 @@
 //! Spelling of numbers, UUIDs and JSON strings straight into an output buffer, without intermediate allocation.
 
+use machine::message::Urgency;
 use uuid::Uuid;
 
 /// Appends `value` in decimal.
@@ -15,6 +16,21 @@ pub fn push_u64(mut value: u64, out: &mut Vec<u8>) {
         }
     }
     out.extend_from_slice(&digits[at..]);
+}
+
+/// Returns the word of RFC 8030 section 5.3 for an urgency.
+pub fn urgency_name(urgency: Urgency) -> &'static str {
+    match urgency {
+        Urgency::VeryLow => "very-low",
+        Urgency::Low => "low",
+        Urgency::Normal => "normal",
+        Urgency::High => "high",
+    }
+}
+
+/// Reads exactly a word of [`urgency_name`].
+pub fn read_urgency_name(text: &str) -> Option<Urgency> {
+    (0..).map_while(Urgency::of).find(|urgency| urgency_name(*urgency) == text)
 }
 
 /// Appends 32 lower-case hex digits: how a UAID is spelled on the WebSocket (PROTOCOL.md, identifiers).

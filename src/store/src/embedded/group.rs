@@ -111,7 +111,7 @@ impl<'a> Group<'a> {
             StoreOp::Register { uaid, chid, key, at, seen, contact, presence: _ } => {
                 self.register(uaid, (chid, key, at), seen, contact.as_deref())
             }
-            StoreOp::SetContact { uaid, contact } => self.set_contact(uaid, &contact),
+            StoreOp::SetContact { uaid, contact, durable: _ } => self.set_contact(uaid, &contact),
             // No other node reads this directory.
             StoreOp::SetPresence { .. } | StoreOp::ClearPresence { .. } => Ok(StoreReply::Done),
             StoreOp::Unregister { uaid, chid, at } => self.unregister(uaid, chid, at),

@@ -190,8 +190,8 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
 /// Returns true if the reply must wait for a sync.
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
-        StoreOp::Settle { durable, .. } => *durable,
-        StoreOp::Touch { .. } | StoreOp::SetContact { .. } => false,
+        StoreOp::Settle { durable, .. } | StoreOp::SetContact { durable, .. } => *durable,
+        StoreOp::Touch { .. } => false,
         other => is_write(other),
     }
 }

@@ -54,6 +54,10 @@ const MAY_HAVE_MESSAGES: u8 = 1;
 const SIMPLE: u8 = 2;
 /// Flag of a record that names its channels.
 const NAMES: u8 = 4;
+/// Three flags are the number of the user's minimum urgency (`Contact::minimum_number`), from this bit on. An earlier
+/// version wrote 0 there and reads past it.
+const MINIMUM_SHIFT: u8 = 3;
+const MINIMUM: u8 = 7 << MINIMUM_SHIFT;
 const SAVED: u8 = 1;
 const REGISTRATION: u8 = 2;
 const VALUE_HEAD_BYTES: usize = 9;
@@ -148,12 +152,14 @@ impl Record {
 
     pub(super) fn contact(&self) -> Contact {
         let wake = std::str::from_utf8(&self.bytes[self.wake_at()..]).unwrap_or_default();
-        Contact { mode: self.mode(), wake: WakeData::new(wake) }
+        let minimum = Contact::minimum_of((self.bytes[2] & MINIMUM) >> MINIMUM_SHIFT);
+        Contact { mode: self.mode(), wake: WakeData::new(wake), minimum }
     }
 
     pub(super) fn set_contact(&mut self, contact: &Contact) {
         let wake = contact.wake.as_ref().map_or("", WakeData::as_str);
         self.put(SIMPLE, contact.mode == Mode::Simple);
+        self.bytes[2] = (self.bytes[2] & !MINIMUM) | (contact.minimum_number() << MINIMUM_SHIFT);
         self.bytes.truncate(self.wake_at());
         self.bytes.extend_from_slice(wake.as_bytes());
         self.bytes[3] = wake.len() as u8;

@@ -78,6 +78,7 @@ laws! {
     publish_checks_user_and_channel,
     topics_and_versions,
     contacts_are_replaced_whole,
+    the_minimum_urgency_stands,
     publish_checks_the_mode,
     only_a_higher_version_overwrites,
     pages_are_merged_in_order,

@@ -44,7 +44,8 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
         }),
         2 => (1u8..3, any::<bool>(), "[a-z]{0,9}").prop_map(|(user, simple, wake)| StoreOp::SetContact {
             uaid: uaid(user),
-            contact: contact(if simple { Mode::Simple } else { Mode::WebPush }, &wake)
+            contact: contact(if simple { Mode::Simple } else { Mode::WebPush }, &wake),
+            durable: wake.is_empty(),
         }),
         1 => (1u8..3).prop_map(|user| StoreOp::DropUser { uaid: uaid(user) }),
         6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m), checked: false }),

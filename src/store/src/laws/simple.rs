@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::ids::Clock;
-use machine::message::Message;
+use machine::message::{Message, Urgency};
 use machine::simple::{Contact, Mode};
 use machine::time::UnixSeconds;
 use machine::{StoreOp, StoreReply};
@@ -13,7 +13,11 @@ use crate::testing::sample::{NOW, chid, contact, message, register, save, settle
 
 /// The contact of a user is the last one given. A register sets it only if it has one, and a contact makes no user.
 pub(super) fn contacts_are_replaced_whole(hand: &mut Hand) {
-    let said = |mode, wake: &str| StoreOp::SetContact { uaid: uaid(1), contact: contact(mode, wake) };
+    let said = |mode, wake: &str| StoreOp::SetContact {
+        uaid: uaid(1),
+        contact: contact(mode, wake),
+        durable: wake.is_empty(),
+    };
     let registered = |channel, told: Option<Box<Contact>>| match register(1, channel, 1) {
         StoreOp::Register { uaid, chid, key, at, seen, .. } => {
             StoreOp::Register { uaid, chid, key, at, seen, contact: told, presence: None }
@@ -39,13 +43,42 @@ pub(super) fn contacts_are_replaced_whole(hand: &mut Hand) {
     assert_eq!(hand.topic_clocks(uaid(1)), [10], "who is reached otherwise keeps its rows");
 }
 
+/// The minimum urgency is a part of the contact: it stands until another contact is given, over registers, refreshes
+/// and settled rows, and ends with its user.
+pub(super) fn the_minimum_urgency_stands(hand: &mut Hand) {
+    let minimum = |minimum| Contact { minimum, ..Contact::default() };
+    let said = |of: &Contact| StoreOp::SetContact { uaid: uaid(1), contact: Box::new(of.clone()), durable: true };
+    let found = |hand: &mut Hand| hand.user(uaid(1)).map(|user| user.contact);
+    hand.register(1, 2);
+    assert_eq!(found(hand), Some(minimum(None)), "no user agent has a minimum that it has not named");
+    for urgency in [Urgency::VeryLow, Urgency::Low, Urgency::Normal, Urgency::High] {
+        hand.done(said(&minimum(Some(urgency))));
+        assert_eq!(found(hand), Some(minimum(Some(urgency))));
+    }
+    hand.register(1, 3);
+    hand.publish(message(1, 2, 10));
+    hand.done(settle(&[message(1, 2, 10)], Some(10), true));
+    hand.done(StoreOp::Touch { uaid: uaid(1), seen: UnixSeconds(NOW.0 + 1) });
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(3), at: Clock(9) });
+    assert_eq!(found(hand), Some(minimum(Some(Urgency::High))));
+    let located = hand.ask(StoreOp::Locate { uaid: uaid(1), chid: chid(2) });
+    let Ok(StoreReply::User(Some(located))) = located else { panic!("{located:?}") };
+    assert_eq!(located.contact, minimum(Some(Urgency::High)), "a node that routes a POST reads it");
+    hand.done(said(&contact(Mode::Simple, "ip=1")));
+    assert_eq!(found(hand), Some(*contact(Mode::Simple, "ip=1")), "updates have no urgency");
+    hand.done(said(&minimum(Some(Urgency::Low))));
+    hand.done(StoreOp::DropUser { uaid: uaid(1) });
+    hand.register(1, 2);
+    assert_eq!(found(hand), Some(minimum(None)));
+}
+
 /// A message is stored only for a user that is reached in its mode; a save skips this check.
 pub(super) fn publish_checks_the_mode(hand: &mut Hand) {
     hand.register(1, 2);
     let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
     assert!(matches!(ask(hand, update(1, 2, 1, 1)), Ok(StoreReply::OtherMode)));
     assert!(matches!(ask(hand, update(1, 3, 1, 1)), Ok(StoreReply::NoSubscription)));
-    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, ""), durable: true });
     for ttl in [0, 60] {
         assert!(matches!(ask(hand, Message { ttl, ..message(1, 2, 2) }), Ok(StoreReply::OtherMode)));
     }
@@ -60,7 +93,7 @@ pub(super) fn publish_checks_the_mode(hand: &mut Hand) {
 pub(super) fn only_a_higher_version_overwrites(hand: &mut Hand) {
     hand.register(1, 2);
     hand.register(1, 3);
-    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, ""), durable: true });
     let kept = |hand: &mut Hand| {
         let page = hand.page(StoreOp::Topics { uaid: uaid(1), after: None, limit: 9, now: NOW });
         page.messages.iter().map(|m| (m.stamp.clock.0, m.simple_version().unwrap_or(0))).collect::<Vec<_>>()

@@ -4,7 +4,7 @@
 //! ```text
 //! user     record      0 format, 1 record version, 2 seen 8
 //!          low_water   clock 8           user_clock  clock 8
-//!          contact     0 format, 1 mode, 2 wake data
+//!          contact     0 format, 1 mode (bit 0) and minimum urgency (from bit 1 on), 2 wake data
 //!          presence    connected at 8    key: boot 8, node url
 //!          channel     0 format, 1 registered at 8, 9 key 32 or nothing
 //! message  value       0 zero, 1 expires 8, 9 the message layout of `shards`
@@ -53,14 +53,15 @@ pub(super) fn parse_clock(value: &[u8]) -> Option<Clock> {
 
 /// The value of a contact.
 pub(super) fn contact(contact: &Contact) -> Vec<u8> {
-    let mode = u8::from(contact.mode == Mode::Simple);
-    [&[FORMAT, mode][..], contact.wake.as_ref().map_or("", WakeData::as_str).as_bytes()].concat()
+    let reach = u8::from(contact.mode == Mode::Simple) | (contact.minimum_number() << 1);
+    [&[FORMAT, reach][..], contact.wake.as_ref().map_or("", WakeData::as_str).as_bytes()].concat()
 }
 
 fn parse_contact(value: &[u8]) -> Option<Contact> {
     let (head, wake) = value.split_first_chunk::<2>()?;
-    let mode = if head[1] == 1 { Mode::Simple } else { Mode::WebPush };
-    (head[0] == FORMAT).then(|| Contact { mode, wake: WakeData::new(std::str::from_utf8(wake).unwrap_or_default()) })
+    let mode = if head[1] & 1 == 1 { Mode::Simple } else { Mode::WebPush };
+    let wake = WakeData::new(std::str::from_utf8(wake).unwrap_or_default());
+    (head[0] == FORMAT).then(|| Contact { mode, wake, minimum: Contact::minimum_of(head[1] >> 1) })
 }
 
 /// The key of a presence.
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn users_are_read_as_they_were_written() {
         let node = Arc::new(NodeId { url: "http://a:1".into(), boot: 7 });
-        let said = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1") };
+        let said = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1"), minimum: None };
         let mut part = UserPart::default();
         part.take(family::RECORD, &[], &record(1, UnixSeconds(5)));
         part.take(family::LOW_WATER, &[], &clock(Clock(6)));
@@ -295,6 +296,17 @@ mod tests {
         assert_eq!((row.seen, row.low_water, row.user_clock), (UnixSeconds(5), Clock(6), Clock(9)));
         assert_eq!(row.presence, [Presence { node, connected_at: 9 }]);
         assert_eq!((row.contact, row.channels), (said, vec![Chid([2; 16]), Chid([3; 16])]));
+    }
+
+    #[test]
+    fn a_contact_keeps_its_minimum_and_one_of_an_earlier_version_has_none() {
+        for minimum in (0..=4).map(Contact::minimum_of) {
+            let said = Contact { minimum, ..Contact::default() };
+            assert_eq!(parse_contact(&contact(&said)), Some(said));
+        }
+        assert_eq!(parse_contact(&[FORMAT, 0]), Some(Contact::default()));
+        let simple = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1"), minimum: None };
+        assert_eq!(parse_contact(&[FORMAT, 1, b'i', b'p', b'=', b'1']), Some(simple));
     }
 
     #[test]

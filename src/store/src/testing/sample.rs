@@ -56,7 +56,7 @@ pub fn topical(user: u8, channel: u8, clock: u64, topic: &str) -> Message {
 }
 
 pub fn contact(mode: Mode, wake: &str) -> Box<Contact> {
-    Box::new(Contact { mode, wake: WakeData::new(wake) })
+    Box::new(Contact { mode, wake: WakeData::new(wake), minimum: None })
 }
 
 pub fn update(user: u8, channel: u8, clock: u64, version: u64) -> Message {

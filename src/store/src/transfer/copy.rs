@@ -196,7 +196,7 @@ fn user_digest(user: &WholeUser, rows: &RowSum) -> u128 {
         channels.push(u8::from(channel.key.is_some()));
         channels.extend_from_slice(&channel.key.map_or([0; 32], |key| key.0));
     }
-    let simple = u8::from(user.contact.mode == Mode::Simple);
+    let simple = u8::from(user.contact.mode == Mode::Simple) | (user.contact.minimum_number() << 1);
     let wake = user.contact.wake.as_ref().map_or("", WakeData::as_str);
     short_digest(&[
         &user.uaid.0,

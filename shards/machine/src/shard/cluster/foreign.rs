@@ -52,6 +52,11 @@ impl ShardMachine {
         if self.is_in_window(&RowKey::of(&message)) || self.settling.ended_lately(message.uaid, message.stamp) {
             return NodeAnswer::Done;
         }
+        if self.is_held(at, &message) {
+            // Storage keeps it, and this session need not read it there.
+            self.hold(at);
+            return NodeAnswer::Busy;
+        }
         let fits = if stored { self.row_fits(at, &message) } else { self.direct_fits(at, &message) };
         if fits && !self.write_in_flight(message.uaid) {
             self.stats.node_directs += 1;

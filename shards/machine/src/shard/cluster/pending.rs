@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::{Chid, Uaid};
-use crate::message::Message;
+use crate::message::{Message, Urgency};
 use crate::time::Instant;
 
 use super::super::command::{Published, Refusal};
@@ -41,6 +41,10 @@ pub(in crate::shard) struct Tale {
     pub uaid: Uaid,
     /// POST that waits for the end of this, and its answer then.
     pub waits: Option<(Asker<Published>, Published)>,
+    /// Urgency of the message that was stored.
+    pub urgency: Option<Urgency>,
+    /// True if the minimum of the user was above it after it was stored: no session needs to read it.
+    pub held: bool,
     /// Row that was stored for it; deleted if its channel does not exist any more.
     pub row: Option<RowKey>,
     /// Session whose push of the message may have been carried out.
@@ -64,10 +68,10 @@ impl Tale {
         let (hidden, unsure) = match work.storing {
             Storing::Routed { message, unsure: None, .. } => (Some(message).filter(|one| one.topic.is_none()), None),
             Storing::Routed { unsure, .. } => (None, unsure),
-            Storing::Here { .. } => (None, None),
+            Storing::Here { .. } | Storing::Held => (None, None),
         };
         let (row, waits) = (work.row, Some((work.asker, published)));
-        Tale { waits, row: Some(row), unsure, send, hidden, ..Tale::of_save(row.uaid) }
+        Tale { waits, urgency: Some(work.urgency), row: Some(row), unsure, send, hidden, ..Tale::of_save(row.uaid) }
     }
 
     /// Returns the notification of a POST that was refused because it was not certainly stored, while its push may have
@@ -82,6 +86,8 @@ impl Tale {
         Tale {
             uaid,
             waits: None,
+            urgency: None,
+            held: false,
             row: None,
             unsure: None,
             looked: false,

@@ -73,6 +73,9 @@ impl ShardMachine {
             self.submit(turn, Work::SaveAgain(tale), StoreOp::Save { messages: vec![message] });
             return;
         }
+        // A lower minimum is written before the session reads what it held: that read comes behind this store.
+        let minimum = user.as_ref().and_then(|user| user.contact.minimum);
+        tale.held = tale.urgency.zip(minimum).is_some_and(|(urgency, minimum)| urgency < minimum);
         tale.left = self.others(turn, tale.uaid, user.map_or_else(Vec::new, |user| user.presence));
         // The node that may have the message already is asked first: a message that was settled there must not be sent
         // again.
@@ -101,10 +104,15 @@ impl ShardMachine {
     }
 
     fn tell_next(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {
+        if tale.held && tale.unsure.is_none() && tale.send.is_none() {
+            tale.left.clear();
+        }
         let Some(next) = tale.left.pop() else {
-            if let Some(at) = self.session_of(tale.uaid).filter(|_| !tale.looked) {
+            match self.session_of(tale.uaid).filter(|_| !tale.looked) {
                 // The user connected here meanwhile.
-                self.check_storage(turn, at);
+                Some(at) if tale.urgency.is_some_and(|urgency| urgency < self.minimum(at)) => self.hold(at),
+                Some(at) => self.check_storage(turn, at),
+                None => {}
             }
             self.finish(turn, &mut tale);
             return;

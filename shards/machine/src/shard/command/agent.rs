@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
-use crate::message::{Message, Topic};
+use crate::message::{Message, Topic, Urgency};
 use crate::simple::{Mode, WakeData};
 
 /// Commands of a WebSocket that speaks for one user agent.
@@ -34,6 +34,11 @@ pub enum SessionCommand {
         chid: Chid,
         /// Reason (200, 201, 202 of Firefox; 0 when absent). A counter only.
         code: u32,
+    },
+    /// Sets the minimum urgency of the user agent. [`SessionEvent::Urgency`] answers.
+    Urgency {
+        /// `None` is an unknown word.
+        minimum: Option<Urgency>,
     },
     /// No answer.
     Ack(Vec<AckUpdate>),
@@ -146,6 +151,13 @@ pub enum SessionEvent {
         message: Arc<Message>,
         /// Name that `Input::Unsent` repeats when the socket took none of the frame.
         emission: EmissionId,
+        /// True if the user agent has asked for the urgency.
+        tells_urgency: bool,
+    },
+    /// Reply to urgency.
+    Urgency {
+        /// 200, 404 for an unknown word, or 500 when storage failed.
+        status: u16,
     },
     /// New versions of subscribed broadcasts, and unknown ids.
     Broadcast(Box<BroadcastDelta>),
@@ -159,6 +171,7 @@ impl SessionEvent {
             SessionEvent::Hello { .. }
             | SessionEvent::Registered { .. }
             | SessionEvent::Unregistered { .. }
+            | SessionEvent::Urgency { .. }
             | SessionEvent::Broadcast(_) => None,
         }
     }

@@ -13,6 +13,8 @@ pub(in crate::shard) struct Active {
     pub window: Window,
     pub drain: StoredDrain,
     pub command: StoredCommand,
+    /// The user agent was heard a moment ago: until then nothing is held (`delivery.release_on_activity`).
+    pub awake: Option<Instant>,
     /// The deadline that stands for this entry; earlier and later ones of the session do not.
     armed: Option<Instant>,
 }
@@ -88,6 +90,9 @@ impl Active {
     /// Nothing is under way any more. The clock that a check has covered stays until the deadline: it rides with the
     /// next delete.
     pub fn idle(&self) -> bool {
-        (self.armed.is_none() || self.drain.has_covered_nothing()) && self.is_delivered() && !self.drain.is_reading()
+        (self.armed.is_none() || self.drain.has_covered_nothing())
+            && self.awake.is_none()
+            && self.is_delivered()
+            && !self.drain.is_reading()
     }
 }

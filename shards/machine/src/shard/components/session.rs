@@ -1,7 +1,8 @@
 //! One identified connection while it is idle: what a million of them cost.
 
 use crate::ids::{ConnId, Uaid};
-use crate::simple::Mode;
+use crate::message::Urgency;
+use crate::simple::{Contact, Mode};
 
 use super::broadcasts::Subscription;
 use super::keepalive;
@@ -102,7 +103,7 @@ impl InStorage {
     }
 }
 
-/// The socket of a session, and the mode of its user agent. One byte of flags.
+/// The socket of a session, and the mode and the minimum urgency of its user agent. One byte of flags.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Link(u8);
 
@@ -110,11 +111,43 @@ pub(in crate::shard) struct Link(u8);
 const BLOCKED: u8 = 1;
 /// The user agent is in SimplePush mode.
 const SIMPLE: u8 = 2;
+/// The number of the minimum (`Contact::minimum_number`) takes three bits from here on.
+const MINIMUM_SHIFT: u8 = 2;
+const MINIMUM: u8 = 7 << MINIMUM_SHIFT;
+/// Storage may have messages below the minimum.
+const HOLDS: u8 = 32;
 
 impl Link {
     /// A socket that takes bytes.
-    pub fn new(mode: Mode) -> Link {
-        Link(if mode == Mode::Simple { SIMPLE } else { 0 })
+    pub fn new(contact: &Contact) -> Link {
+        let simple = contact.mode == Mode::Simple;
+        Link(if simple { SIMPLE } else { contact.minimum_number() << MINIMUM_SHIFT })
+    }
+
+    /// Minimum urgency that the user agent has named, on this connection or before; `None` if it never did.
+    pub fn named_minimum(self) -> Option<Urgency> {
+        Contact::minimum_of((self.0 & MINIMUM) >> MINIMUM_SHIFT)
+    }
+
+    /// Urgency below which messages are held.
+    pub fn minimum(self) -> Urgency {
+        self.named_minimum().unwrap_or(Urgency::VeryLow)
+    }
+
+    /// The user agent has named a minimum.
+    pub fn set_minimum(&mut self, minimum: Urgency) {
+        let contact = Contact { minimum: Some(minimum), ..Contact::default() };
+        self.0 = (self.0 & !MINIMUM) | (contact.minimum_number() << MINIMUM_SHIFT);
+    }
+
+    /// Returns true if storage may have messages below the minimum.
+    pub fn holds(self) -> bool {
+        self.0 & HOLDS != 0
+    }
+
+    /// Notes that storage may have messages below the minimum, or that it has none.
+    pub fn hold(&mut self, holds: bool) {
+        self.0 = if holds { self.0 | HOLDS } else { self.0 & !HOLDS };
     }
 
     /// Mode that the user agent understands.
@@ -244,13 +277,28 @@ mod tests {
     #[test]
     fn flags_of_the_socket_do_not_touch_the_mode() {
         for mode in [Mode::Simple, Mode::WebPush] {
-            let mut link = Link::new(mode);
-            assert!(!link.is_blocked());
+            let mut link = Link::new(&Contact { mode, ..Contact::default() });
+            assert!(!link.is_blocked() && !link.holds());
             link.block();
-            assert!(link.is_blocked() && link.mode() == mode);
+            link.hold(true);
+            assert!(link.is_blocked() && link.holds() && link.mode() == mode && link.minimum() == Urgency::VeryLow);
             link.unblock();
-            assert!(!link.is_blocked() && link.mode() == mode);
+            assert!(!link.is_blocked() && link.holds() && link.mode() == mode);
         }
+    }
+
+    #[test]
+    fn the_minimum_is_kept_beside_the_other_flags() {
+        let mut link = Link::new(&Contact { minimum: Some(Urgency::Low), ..Contact::default() });
+        link.hold(true);
+        for minimum in [Urgency::High, Urgency::VeryLow, Urgency::Normal, Urgency::Low] {
+            link.set_minimum(minimum);
+            assert!(link.named_minimum() == Some(minimum) && link.holds() && link.mode() == Mode::WebPush);
+        }
+        link.hold(false);
+        assert!(!link.holds() && !link.is_blocked() && link.named_minimum() == Some(Urgency::Low));
+        let simple = Contact { mode: Mode::Simple, minimum: Some(Urgency::High), wake: None };
+        assert_eq!(Link::new(&simple).named_minimum(), None, "updates have no urgency");
     }
 
     proptest! {

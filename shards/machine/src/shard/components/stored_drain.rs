@@ -4,7 +4,7 @@
 //! A check starts at low_water, skips what is in flight or settled, and ends on a read that returned nothing new and
 //! began after the last store completed.
 
-use crate::ids::{Chid, Clock, Stamp};
+use crate::ids::{Chid, Clock, Origin, Stamp};
 use crate::limits::{PAGE_ROWS_MAX, PAGE_ROWS_MIN, READ_AHEAD_BYTES};
 use crate::message::Topic;
 
@@ -29,6 +29,13 @@ pub(in crate::shard) struct StoredDrain {
     horizon: Clock,
     /// Rows that the running check has left where they are, for the next session to decide on.
     passed_by: u32,
+    /// The running check has left rows below the minimum urgency where they are, or begins behind such rows.
+    held: bool,
+    /// A message below the minimum has gone to storage, or out of the window, since the running check began.
+    held_news: bool,
+    /// Message rows up to here are in the window, parked, settled or held: the next check begins behind them. Only if
+    /// some are held; low water does the same for the others.
+    held_to: Stamp,
     /// Every message row at or below this was read by a check of this session: it is in the window, parked, settled,
     /// or expired.
     covered: Clock,
@@ -86,6 +93,25 @@ impl StoredDrain {
         self.want();
         self.at = None;
         self.covered = Clock::default();
+        self.held_to = Stamp::default();
+    }
+
+    /// Storage holds something that may stand among the rows that are held, or rows of those may go out.
+    pub fn want_all(&mut self) {
+        self.want();
+        self.held_to = Stamp::default();
+    }
+
+    /// A message below the minimum goes to storage. No check needs to find it.
+    pub fn hold(&mut self) {
+        self.held_news = true;
+    }
+
+    /// A held row has left the window: no check vouches for it.
+    pub fn hold_again(&mut self) {
+        (self.held, self.held_news) = (true, true);
+        self.covered = Clock::default();
+        self.held_to = Stamp::default();
     }
 
     /// Returns the place where the running check goes on, or begins one that is wanted. `writing`: a write of this user
@@ -96,6 +122,7 @@ impl StoredDrain {
             (self.wanted, self.news) = (writing, false);
             self.horizon = horizon;
             self.passed_by = 0;
+            (self.held, self.held_news) = (self.held_to != Stamp::default(), false);
             self.at = Some(DrainCursor::Topics(None));
         }
         self.at
@@ -124,7 +151,7 @@ impl StoredDrain {
     pub fn page_read(&mut self, page: &Page) -> PageRead {
         // Invariant: the caller has asked `is_running`.
         let cursor = self.at.expect("a page is of the running check");
-        self.at = next_cursor(cursor, page);
+        self.at = next_cursor(cursor, page, self.held_to);
         if let Some(largest) = page.messages.iter().map(|message| ledger_bytes(message)).max() {
             self.rows = ((READ_AHEAD_BYTES / largest) as u16).clamp(PAGE_ROWS_MIN, PAGE_ROWS_MAX);
         }
@@ -142,13 +169,27 @@ impl StoredDrain {
         self.passed_by += 1;
     }
 
+    /// A row stays where it is because it is below the minimum.
+    pub fn pass_held(&mut self) {
+        self.held = true;
+    }
+
+    /// Returns true if the check that has just ended found nothing below the minimum, and nothing came meanwhile.
+    pub fn holds_nothing(&self) -> bool {
+        self.at.is_none() && !self.wanted && !self.held && !self.held_news
+    }
+
     /// The rows of a page are in the window: the check vouches for what it read, unless rows were passed by. Returns
     /// true if this page was the one that passed a row by.
     pub fn page_taken(&mut self, page: PageRead) -> bool {
         if let Some(covered) = page.covered
             && self.passed_by == 0
         {
-            self.covered = self.covered.max(covered);
+            if self.held {
+                self.held_to = self.held_to.max(Stamp { clock: covered, origin: Origin(u32::MAX) });
+            } else {
+                self.covered = self.covered.max(covered);
+            }
         }
         if self.at.is_none() {
             self.sent = 0;
@@ -180,13 +221,13 @@ fn covered_by(cursor: DrainCursor, page: &Page, horizon: Clock) -> Option<Clock>
 }
 
 /// Start of the next page; `None` when the check is over.
-fn next_cursor(cursor: DrainCursor, page: &Page) -> Option<DrainCursor> {
+fn next_cursor(cursor: DrainCursor, page: &Page, first: Stamp) -> Option<DrainCursor> {
     let last = page.messages.last();
     match (cursor, last) {
         (DrainCursor::Topics(_), Some(last)) if !page.exhausted => {
             Some(DrainCursor::Topics(last.topic.map(|topic| (last.chid, topic))))
         }
-        (DrainCursor::Topics(_), _) => Some(DrainCursor::Messages(Stamp::default())),
+        (DrainCursor::Topics(_), _) => Some(DrainCursor::Messages(first)),
         (DrainCursor::Messages(_), Some(last)) if !page.exhausted => Some(DrainCursor::Messages(last.stamp)),
         (DrainCursor::Messages(_), _) => None,
     }
@@ -242,6 +283,29 @@ mod tests {
         assert!(drain.go_on(true, Clock(70)).is_some());
         drain.restart();
         assert!(!drain.is_running(), "its page is of a check that was given up");
+    }
+
+    #[test]
+    fn what_is_held_is_read_once_and_covered_by_nobody() {
+        let mut drain = StoredDrain::default();
+        drain.want();
+        let mut begun = Vec::new();
+        for _ in 0..2 {
+            while let Some(cursor) = drain.go_on(false, Clock(70)) {
+                begun.push(cursor);
+                let page = drain.page_read(&end());
+                drain.pass_held();
+                assert!(!drain.page_taken(page), "another node could not help");
+            }
+            assert!(!drain.holds_nothing() && drain.has_covered_nothing());
+            drain.want();
+        }
+        let behind = Stamp { clock: Clock(70), origin: Origin(u32::MAX) };
+        assert_eq!((begun[1], begun[3]), (DrainCursor::Messages(Stamp::default()), DrainCursor::Messages(behind)));
+        drain.want_all();
+        assert!(!read_all(&mut drain, 0) && drain.holds_nothing(), "all of it has expired");
+        drain.hold();
+        assert!(!drain.holds_nothing() && drain.clear());
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod simple;
 mod slow_reader;
 mod times;
 mod topics;
+mod urgency;
 mod wrap;
 
 use std::sync::Arc;

@@ -153,6 +153,21 @@ fn an_ack_is_the_same_on_the_short_way() {
     assert!(matches!(read(&two), Ok(ClientMessage::Ack(acks)) if acks.len() == 2));
 }
 
+#[test]
+fn a_minimum_is_one_of_four_words() {
+    let said = |min: &str| read(&format!(r#"{{"messageType":"urgency","min":{min}}}"#)).map_err(drop);
+    let named = |minimum| Ok(ClientMessage::Urgency { minimum });
+    for (word, urgency) in
+        [("very-low", Urgency::VeryLow), ("low", Urgency::Low), ("normal", Urgency::Normal), ("high", Urgency::High)]
+    {
+        assert_eq!(said(&format!("\"{word}\"")), named(Some(urgency)));
+    }
+    for word in [r#""""#, r#""High""#, r#""urgent""#, r#"" low""#] {
+        assert_eq!(said(word), named(None), "{word}");
+    }
+    assert!(said("null").is_err() && said("1").is_err() && read(r#"{"messageType":"urgency"}"#).is_err());
+}
+
 proptest! {
     #[test]
     fn the_short_way_takes_nothing_that_the_long_one_refuses(

@@ -40,7 +40,7 @@ fn a_repeated_register_writes_nothing() {
     let (store, commits) = counted(dir.path());
     let mut hand = hand(&store);
     hand.register(1, 2);
-    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "here") });
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "here"), durable: true });
     // The change of contact waits for a sync until a durable write comes by.
     hand.register(1, 3);
     let before = commits.load(Ordering::Relaxed);
@@ -124,7 +124,7 @@ fn channels_come_and_go_in_any_number() {
                 hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(channel), at: Clock(1) });
             } else {
                 known.insert(channel);
-                hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::WebPush, "far") });
+                hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::WebPush, "far"), durable: true });
                 hand.register(1, channel);
             }
             let channels: Vec<_> = known.iter().map(|channel| chid(*channel)).collect();
@@ -145,7 +145,11 @@ fn of_format_1() -> tempfile::TempDir {
     for user in 1..=3 {
         first.register(user, 4);
         first.register(user, 2);
-        first.done(StoreOp::SetContact { uaid: uaid(user), contact: contact(Mode::WebPush, "over there") });
+        first.done(StoreOp::SetContact {
+            uaid: uaid(user),
+            contact: contact(Mode::WebPush, "over there"),
+            durable: true,
+        });
     }
     let db = store.db.clone().expect("it is open");
     // As an earlier version left two of them: channels in the record, none beside it, rows without a registration.

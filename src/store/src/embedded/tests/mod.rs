@@ -68,7 +68,7 @@ fn versions_and_how_to_wake_are_there_after_a_reopen() {
     let store = open(dir.path());
     let mut first = hand(&store);
     first.register(1, 2);
-    first.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "ip=192.0.2.1") });
+    first.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "ip=192.0.2.1"), durable: true });
     first.publish(update(1, 2, 70, 5));
     store.close();
     let store = open(dir.path());

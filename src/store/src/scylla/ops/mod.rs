@@ -35,7 +35,7 @@ pub(super) async fn carry_out(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> A
         StoreOp::Locate { uaid, chid } => users::locate(hand, known, *uaid, *chid).await,
         StoreOp::Touch { uaid, seen } => users::touch(hand, *uaid, *seen).await,
         StoreOp::Register { .. } => users::register(hand, known, op).await,
-        StoreOp::SetContact { uaid, contact } => users::set_contact(hand, known, *uaid, contact).await,
+        StoreOp::SetContact { uaid, contact, durable: _ } => users::set_contact(hand, known, *uaid, contact).await,
         StoreOp::SetPresence { uaid, presence } => users::set_presence(hand, *uaid, presence).await,
         StoreOp::ClearPresence { uaid, presence } => users::clear_presence(hand, *uaid, presence).await,
         StoreOp::Unregister { uaid, chid, at } => users::unregister(hand, known, *uaid, *chid, *at).await,

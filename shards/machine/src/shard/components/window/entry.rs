@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::{EmissionId, LedgerSlot};
-use crate::message::{Message, Rank, Tries};
+use crate::message::{Message, Rank, Tries, Urgency};
 use crate::time::{Instant, Span};
 
 use super::super::super::row::RowKey;
@@ -24,6 +24,10 @@ pub(in crate::shard) struct Entry {
     pub(super) since: Instant,
     pub(super) emission: EmissionId,
     pub(super) sent: bool,
+    pub(super) urgency: Urgency,
+    /// It is below the minimum urgency of the user agent and not sent: it waits for nothing here, and leaves the window
+    /// when storage has it.
+    pub(super) held: bool,
     pub(super) retries: u8,
     /// A read of its body for a retry is at storage.
     pub(super) reading: bool,
@@ -83,6 +87,8 @@ impl Entry {
             row: RowKey::of(&message),
             version: message.simple_version().unwrap_or(0),
             tries: message.tries,
+            urgency: message.urgency,
+            held: false,
             // A row's body only until the socket surely took it (`Window::forget_bodies`).
             body: Some(message),
             source,
@@ -128,6 +134,11 @@ impl Entry {
         self.body.as_ref().map_or(0, |body| ledger_bytes(body))
     }
 
+    /// Returns true if it is sent when its turn comes.
+    pub(super) fn waits(&self) -> bool {
+        !self.sent && !self.held
+    }
+
     /// Number of deliveries without an ack, if this session ended now.
     pub fn tried(&self) -> Tries {
         self.tries.and(if self.sent { 1 + self.retries } else { 0 })
@@ -151,7 +162,7 @@ impl Entry {
 
     /// Its share of [`Window::ahead_bytes`].
     pub(super) fn ahead_bytes(&self) -> u32 {
-        if !self.sent && self.source == Source::Row { self.body_bytes() } else { 0 }
+        if self.waits() && self.source == Source::Row { self.body_bytes() } else { 0 }
     }
 }
 

@@ -3,6 +3,7 @@
 //! An entry is changed here only, so that what is unsent, read ahead and kept in memory stays the sum of the entries.
 
 mod entry;
+mod held;
 #[cfg(test)]
 mod tests;
 mod unacked;
@@ -27,7 +28,7 @@ pub(in crate::shard) struct Window {
     entries: VecDeque<Entry>,
     /// Pace at which they may go out.
     pace: Pace,
-    /// Number of them that wait to be sent.
+    /// Number of them that wait to be sent; what is held does not.
     unsent: u16,
     /// None of them before this place waits.
     sent_below: u16,
@@ -181,9 +182,8 @@ impl Window {
         let entry = self.entries.remove(place)?;
         if entry.sent {
             self.pace.take(entry.burst);
-        } else {
-            self.unsent -= 1;
         }
+        self.unsent -= u16::from(entry.waits());
         self.ahead_bytes -= entry.ahead_bytes();
         self.sent_below -= u16::from(place < usize::from(self.sent_below));
         match entry.source {
@@ -234,7 +234,7 @@ impl Window {
 
     /// Names the rows at the end of the window that wait to be sent. A direct behind them keeps them there.
     pub fn rows_at_end(&self) -> Vec<Stamp> {
-        let waits = |entry: &&Entry| !entry.sent && entry.source == Source::Row;
+        let waits = |entry: &&Entry| entry.waits() && entry.source == Source::Row;
         self.entries.iter().rev().take_while(waits).map(|entry| entry.row.stamp).collect()
     }
 
@@ -258,15 +258,15 @@ impl Window {
         while sent.count < room && place < self.entries.len() {
             let entry = &self.entries[place];
             match &entry.body {
-                Some(message) if !entry.sent && message.expired(now.unix()) => sent.expired.push(entry.row),
-                Some(message) if !entry.sent => {
+                Some(message) if entry.waits() && message.expired(now.unix()) => sent.expired.push(entry.row),
+                Some(message) if entry.waits() => {
                     let message = message.clone();
                     sent.rows |= entry.source == Source::Row;
                     emit(message, self.send(place, now.mono));
                     sent.count += 1;
                 }
                 // Nothing overtakes what the socket refused late.
-                None if !entry.sent => break,
+                None if entry.waits() => break,
                 Some(_) | None => {}
             }
             place += 1;
@@ -314,7 +314,7 @@ impl Window {
 
     /// The next to be sent, when only storage has its body: the socket refused it after the body was forgotten.
     pub fn gap(&self) -> Option<Gap> {
-        let next = self.entries.iter().skip(usize::from(self.sent_below)).find(|entry| !entry.sent)?;
+        let next = self.entries.iter().skip(usize::from(self.sent_below)).find(|entry| entry.waits())?;
         next.body.is_none().then_some(Gap { row: next.row, reading: next.reading })
     }
 

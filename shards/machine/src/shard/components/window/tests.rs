@@ -13,7 +13,7 @@ fn message(clock: u64) -> Arc<Message> {
         stamp: Stamp { clock: Clock(clock), origin: Origin(0) },
         ttl: 1_000,
         accepted: UnixSeconds(1),
-        urgency: Urgency::Normal,
+        urgency: Urgency::of(clock as u8 % 4).unwrap_or_default(),
         topic: None,
         receipt: false,
         tries: Default::default(),
@@ -32,9 +32,10 @@ fn check(window: &Window) {
         |direct: bool| entries().filter(|entry| entry.is_direct() == direct).map(Entry::body_bytes).sum::<u32>();
     assert_eq!((window.direct_bytes, window.row_bytes), (bytes(true), bytes(false)));
     assert_eq!(window.ahead_bytes, entries().map(Entry::ahead_bytes).sum::<u32>());
-    assert_eq!(usize::from(window.unsent), entries().filter(|entry| !entry.sent).count());
+    assert_eq!(usize::from(window.unsent), entries().filter(|entry| entry.waits()).count());
+    assert!(entries().all(|entry| !(entry.sent && entry.held)));
     assert_eq!(usize::from(window.pace.out()), entries().filter(|entry| entry.sent).count());
-    assert!(entries().take(usize::from(window.sent_below)).all(|entry| entry.sent || entry.body.is_none()));
+    assert!(entries().take(usize::from(window.sent_below)).all(|entry| !entry.waits() || entry.body.is_none()));
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +48,13 @@ enum Act {
     Forget,
     Retry(usize),
     Pass(u64),
+    Hold(Urgency),
+    Release(Urgency),
+    LeaveHeld,
+}
+
+fn urgency() -> impl Strategy<Value = Urgency> {
+    (0u8..4).prop_map(|number| Urgency::of(number).unwrap_or_default())
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -59,6 +67,9 @@ fn act() -> impl Strategy<Value = Act> {
         Just(Act::Forget),
         (0usize..20).prop_map(Act::Retry),
         (0u64..90_000).prop_map(Act::Pass),
+        urgency().prop_map(Act::Hold),
+        urgency().prop_map(Act::Release),
+        Just(Act::LeaveHeld),
     ]
 }
 
@@ -92,13 +103,22 @@ fn apply(window: &mut Window, act: &Act, clock: u64, ms: &mut u64) {
         Act::Forget => _ = window.forget_bodies(now.mono, BODY_KEPT),
         Act::Retry(place) => retry(window, stamp_at(window, *place), now),
         Act::Pass(more) => *ms += more,
+        Act::Hold(minimum) => {
+            window.hold(*minimum);
+            assert!(window.entries.iter().all(|entry| !entry.waits() || entry.urgency >= *minimum));
+        }
+        Act::Release(minimum) => {
+            window.release(*minimum);
+            assert!(window.entries.iter().all(|entry| !entry.held || entry.urgency < *minimum));
+        }
+        Act::LeaveHeld => window.held_rows().into_iter().for_each(|stamp| _ = window.remove(stamp)),
     }
 }
 
 fn retry(window: &mut Window, stamp: Option<Stamp>, now: Now) {
     let due = window.unacked_for(now.mono, Span::from_secs(60));
     let Some(stamp) = stamp.filter(|stamp| due.contains(stamp)) else { return };
-    match window.retry(stamp, now.mono, 9, true) {
+    match window.retry(stamp, now.mono, 9, true, Urgency::Low) {
         Retry::Resend(_) => _ = window.resend(stamp, now.mono),
         Retry::Read(row) => {
             let read = window.end_read(row.stamp).expect("it is there");

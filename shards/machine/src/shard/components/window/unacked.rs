@@ -2,18 +2,20 @@
 
 use crate::ids::{Chid, EmissionId, LedgerSlot, Stamp};
 use crate::limits::RETRIES_MAX;
+use crate::message::Urgency;
 use crate::time::{Instant, Now, Span};
 
 use super::Window;
 use super::entry::{Entry, Retry, Source, Spill};
 
 impl Window {
-    /// Takes the directs that are unacked for `wait` to storage, except those of a channel that is being unregistered.
+    /// Takes the directs that are unacked for `wait`, and those that are held, to storage, except those of a channel
+    /// that is being unregistered.
     pub fn spill(&mut self, now: Now, wait: Span, except: Option<Chid>) -> Spill {
         let mut spill = Spill::default();
         for entry in &mut self.entries {
             let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
-            if except == Some(entry.row.chid) || entry.accepted.after(wait) > now.mono {
+            if except == Some(entry.row.chid) || (!entry.held && entry.accepted.after(wait) > now.mono) {
                 continue;
             }
             if body.expired(now.unix()) {
@@ -82,14 +84,15 @@ impl Window {
             .collect()
     }
 
-    /// Decides on an entry that was not acked in time. `room`: storage may be asked for its body.
-    pub fn retry(&mut self, stamp: Stamp, now: Instant, attempts_max: u8, room: bool) -> Retry {
+    /// Decides on an entry that was not acked in time. `room`: storage may be asked for its body. Nothing below the
+    /// minimum urgency is sent again on this session.
+    pub fn retry(&mut self, stamp: Stamp, now: Instant, attempts_max: u8, room: bool, minimum: Urgency) -> Retry {
         let entry = self.entry(stamp);
         entry.since = now;
         if entry.tried().are_spent(attempts_max) {
             return Retry::Spent(entry.row);
         }
-        if entry.retries < RETRIES_MAX {
+        if entry.retries < RETRIES_MAX && entry.urgency >= minimum {
             return match entry.body.clone() {
                 Some(message) => Retry::Resend(message),
                 None if room => {

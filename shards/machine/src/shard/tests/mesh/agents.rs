@@ -2,14 +2,15 @@
 
 use super::{CHANNEL, Mesh, Place, Said, Socket};
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
+use crate::message::Urgency;
 use crate::shard::*;
 use crate::simple::{Mode, WakeData};
 
 impl Mesh {
     pub fn open(&mut self, shard: usize) -> Socket {
         let conn = self.conn();
-        let (said, emissions) = (Vec::new(), Vec::new());
-        self.sockets.push(Place { shard, conn, said, emissions, ready: true, fed: Vec::new() });
+        let (said, emissions, told) = (Vec::new(), Vec::new(), Vec::new());
+        self.sockets.push(Place { shard, conn, said, emissions, told, ready: true, fed: Vec::new() });
         self.step(shard, Input::Opened { conn });
         Socket(self.sockets.len() - 1)
     }
@@ -49,6 +50,16 @@ impl Mesh {
     pub fn register(&mut self, socket: Socket, chid: Chid) {
         self.command(socket, SessionCommand::Register { chid, key: Some(KeyDigest([1; 32])) });
         self.run();
+    }
+
+    /// Names a minimum urgency, and returns the status of the reply.
+    pub fn set_minimum(&mut self, socket: Socket, minimum: Urgency) -> Option<u16> {
+        self.command(socket, SessionCommand::Urgency { minimum: Some(minimum) });
+        self.run();
+        self.said(socket).iter().rev().find_map(|said| match said {
+            Said::Urgency(status) => Some(*status),
+            _ => None,
+        })
     }
 
     pub fn ack(&mut self, socket: Socket, stamp: Stamp) {

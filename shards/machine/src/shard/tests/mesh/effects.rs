@@ -10,6 +10,7 @@ pub enum Said {
     Hello(Uaid),
     Registered(u16),
     Unregistered(u16),
+    Urgency(u16),
     Notification(Stamp),
     Pong,
     Ping,
@@ -105,9 +106,11 @@ impl Mesh {
             SessionEvent::Hello { uaid, .. } => Said::Hello(uaid),
             SessionEvent::Registered { status, .. } => Said::Registered(status),
             SessionEvent::Unregistered { status, .. } => Said::Unregistered(status),
-            SessionEvent::Notification { message, emission } => {
+            SessionEvent::Urgency { status } => Said::Urgency(status),
+            SessionEvent::Notification { message, emission, tells_urgency } => {
                 let at = self.socket_at(shard, conn).expect("notifications go to sockets");
                 self.sockets[at].emissions.push(emission);
+                self.sockets[at].told.extend(tells_urgency.then_some(message.urgency));
                 self.versions.extend(message.simple_version().map(|version| (message.stamp, (message.chid, version))));
                 Said::Notification(message.stamp)
             }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{Chid, Claim, Clock, ConnId, EmissionId, Origin, ShardId, Stamp, StoreTicket, Uaid};
-use crate::message::Message;
+use crate::message::{Message, Urgency};
 use crate::model::Model;
 use crate::place::Placement;
 use crate::shard::tests::script::Script;
@@ -32,6 +32,8 @@ pub struct Place {
     pub conn: ConnId,
     pub said: Vec<Said>,
     pub emissions: Vec<EmissionId>,
+    /// Urgencies in its notifications.
+    pub told: Vec<Urgency>,
     pub ready: bool,
     pub fed: Vec<u8>,
 }

@@ -36,8 +36,8 @@ impl Mesh {
     fn simple_user(&mut self, shard: usize, wake: Option<&str>) -> Uaid {
         let uaid = self.known_user(shard);
         let wake = wake.and_then(WakeData::new);
-        let contact = Box::new(Contact { mode: Reach::Simple, wake });
-        self.store.done(&StoreOp::SetContact { uaid, contact });
+        let contact = Box::new(Contact { mode: Reach::Simple, wake, minimum: None });
+        self.store.done(&StoreOp::SetContact { uaid, contact, durable: true });
         uaid
     }
 
