@@ -28,14 +28,64 @@ impl Signing {
     }
 }
 
+/// Spelling of the VAPID headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Vapid {
+    /// Draft 01: `Authorization: WebPush TOKEN` and `Crypto-Key: p256ecdsa=KEY`.
+    #[value(name = "01")]
+    Draft01,
+    /// Draft 02 and RFC 8292: `Authorization: vapid t=TOKEN,k=KEY`.
+    #[default]
+    #[value(name = "02")]
+    Draft02,
+}
+
+impl Vapid {
+    /// Number of the draft.
+    pub fn draft(self) -> &'static str {
+        match self {
+            Vapid::Draft01 => "01",
+            Vapid::Draft02 => "02",
+        }
+    }
+}
+
+/// Content coding of bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Encoding {
+    /// RFC 8188: salt and key of the sender are in the body.
+    #[default]
+    Aes128gcm,
+    /// The draft before it: `Encryption: salt=` and `Crypto-Key: dh=`.
+    Aesgcm,
+}
+
+impl Encoding {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Aes128gcm => "aes128gcm",
+            Encoding::Aesgcm => "aesgcm",
+        }
+    }
+}
+
+/// A salt and a public key, as long as those of real senders; no reader of a letter decrypts it.
+const SALT: &str = "lngarbyKfMoi9Z75xYXmkg";
+const DH: &str = "BNoRDbb84JGm8g5Z5CFxurSqsXWJ11ItfXEWYVLE85Y7CYkDjXsIEc4aqxYaQ1G8BqkXCJ6DPpDrWtdWj_mugHU";
+
 /// The smallest body that holds a number.
 pub const NUMBERED_BYTES_MIN: usize = 9;
 
 /// Makes requests in a buffer that is used again.
 pub struct Letters {
     signing: Signing,
+    vapid: Vapid,
+    encoding: Encoding,
     /// The `Authorization` of [`Signing::Once`] and its audience.
     authorization: Option<(String, String)>,
+    /// The parameter of `Crypto-Key` that names the key of the signature, in draft 01.
+    signing_key: Option<String>,
     filler: Vec<u8>,
     request: Vec<u8>,
 }
@@ -54,10 +104,18 @@ pub struct Letter<'a> {
 }
 
 impl Letters {
-    /// A writer whose letters are signed like this.
+    /// A writer whose letters are signed like this, by RFC 8292, and have bodies by RFC 8188.
     pub fn new(signing: Signing) -> Letters {
+        Letters::spelled(signing, Vapid::default(), Encoding::default())
+    }
+
+    /// As [`Letters::new`], in the spelling of older senders.
+    pub fn spelled(signing: Signing, vapid: Vapid, encoding: Encoding) -> Letters {
         let filler = (0..4096usize).map(|n| (n * 151) as u8).collect();
-        Letters { signing, authorization: None, filler, request: Vec::with_capacity(8192) }
+        let signing_key =
+            signing.public_key().filter(|_| vapid == Vapid::Draft01).map(|key| format!("p256ecdsa={key}"));
+        let request = Vec::with_capacity(8192);
+        Letters { signing, vapid, encoding, authorization: None, signing_key, filler, request }
     }
 
     /// The whole request; `None` when the URL is not valid.
@@ -66,26 +124,41 @@ impl Letters {
         if let Signing::Once(identity) = &self.signing
             && self.authorization.as_ref().is_none_or(|(audience, _)| audience != origin)
         {
-            self.authorization = Some((origin.to_owned(), authorization(identity, origin)));
+            self.authorization = Some((origin.to_owned(), authorization(identity, origin, self.vapid)));
         }
         let fresh = match &self.signing {
-            Signing::Each(identity) => Some(authorization(identity, origin)),
+            Signing::Each(identity) => Some(authorization(identity, origin, self.vapid)),
             _ => None,
         };
         let authorization = fresh.as_deref().or(self.authorization.as_ref().map(|(_, value)| value.as_str()));
+        let has_headers = self.encoding == Encoding::Aesgcm && letter.body_bytes > 0;
+        let (salt, dh) = if has_headers { (Some(SALT), Some(DH)) } else { (None, None) };
         let out = &mut self.request;
         out.clear();
         let ttl = letter.ttl.to_string();
         for part in ["POST ", path, " HTTP/1.1\r\nHost: ", host, "\r\nTTL: ", &ttl, "\r\n"] {
             out.extend_from_slice(part.as_bytes());
         }
-        for (name, value) in [("Authorization: ", authorization), ("Topic: ", letter.topic)] {
+        for (name, value) in
+            [("Authorization: ", authorization), ("Topic: ", letter.topic), ("Encryption: salt=", salt)]
+        {
             if let Some(value) = value {
                 [name, value, "\r\n"].into_iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
             }
         }
         if letter.body_bytes > 0 {
-            out.extend_from_slice(b"Content-Encoding: aes128gcm\r\n");
+            out.extend_from_slice(format!("Content-Encoding: {}\r\n", self.encoding.name()).as_bytes());
+        }
+        // One section for both keys, as the libraries write it.
+        let keys = match (dh, self.signing_key.as_deref()) {
+            (None, None) => None,
+            (None, Some(key)) => Some(["", "", "", key]),
+            (Some(dh), None) => Some(["dh=", dh, "", ""]),
+            (Some(dh), Some(key)) => Some(["dh=", dh, ";", key]),
+        };
+        if let Some(keys) = keys {
+            let parts = [&["Crypto-Key: "][..], &keys, &["\r\n"]].concat();
+            parts.into_iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
         }
         out.extend_from_slice(format!("Content-Length: {}\r\n\r\n", letter.body_bytes).as_bytes());
         let start = out.len();
@@ -101,9 +174,13 @@ impl Letters {
 }
 
 /// The `Authorization` header for `audience`, good for an hour.
-fn authorization(identity: &Identity, audience: &str) -> String {
+fn authorization(identity: &Identity, audience: &str, vapid: Vapid) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    identity.authorization(audience, now.as_secs() + 3_600)
+    let exp = now.as_secs() + 3_600;
+    match vapid {
+        Vapid::Draft01 => format!("WebPush {}", identity.token(audience, exp)),
+        Vapid::Draft02 => identity.authorization(audience, exp),
+    }
 }
 
 /// Origin, host and path of an absolute URL, as slices: a load generator has no allocation for each message.
@@ -146,6 +223,30 @@ mod tests {
         assert!(text.contains("Topic: t1\r\n") && !text.contains("Content-Encoding"), "{text}");
         assert!(letters.write(&Letter { url: "nonsense", ..letter(9) }).is_none());
         assert!(origin("x").is_err());
+    }
+
+    #[test]
+    fn the_headers_of_each_generation_are_those_of_its_senders() {
+        let lines = |vapid, encoding, body_bytes| {
+            let identity = Identity::generate();
+            let key = identity.public_key();
+            let mut letters = Letters::spelled(Signing::Once(identity), vapid, encoding);
+            let request = letters.write(&letter(body_bytes)).unwrap();
+            let head = String::from_utf8_lossy(request).split("\r\n\r\n").next().unwrap().replace(&key, "KEY");
+            let line = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+            let scheme = line("Authorization: ").unwrap();
+            let scheme = if scheme.ends_with(",k=KEY") { "vapid" } else { &scheme[..8] }.to_owned();
+            (scheme, line("Crypto-Key: "), line("Encryption: "))
+        };
+        let dh = format!("dh={DH}");
+        let (webpush, vapid, salt) = ("WebPush ".to_owned(), "vapid".to_owned(), Some(format!("salt={SALT}")));
+        let key = Some("p256ecdsa=KEY".to_owned());
+        assert_eq!(lines(Vapid::Draft01, Encoding::Aes128gcm, 9), (webpush.clone(), key.clone(), None));
+        assert_eq!(lines(Vapid::Draft02, Encoding::Aes128gcm, 9), (vapid.clone(), None, None));
+        let both = Some(format!("{dh};p256ecdsa=KEY"));
+        assert_eq!(lines(Vapid::Draft01, Encoding::Aesgcm, 9), (webpush.clone(), both, salt.clone()));
+        assert_eq!(lines(Vapid::Draft02, Encoding::Aesgcm, 9), (vapid, Some(dh), salt));
+        assert_eq!(lines(Vapid::Draft01, Encoding::Aesgcm, 0), (webpush, key, None));
     }
 
     #[test]

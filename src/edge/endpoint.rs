@@ -67,8 +67,10 @@ impl PostDraft {
 impl PushEdge {
     pub(super) fn plan_endpoint(&mut self, now: Now, head: &Head<'_, '_>) -> Plan {
         if let Some(path) = head.path.strip_prefix("/wpush/") {
-            if head.method != "POST" {
-                return method_refused(head, "POST, HEAD, OPTIONS");
+            match head.method {
+                "POST" => {}
+                "GET" | "HEAD" => return Plan::Reply(Reply::Discovery),
+                _ => return method_refused(head, "POST, GET, HEAD, OPTIONS"),
             }
             self.stats.posts += 1;
             return match self.plan_post(now, head, path) {

@@ -22,7 +22,7 @@ use super::simple::UpdateDraft;
 use super::{Codec, Happening, PushEdge};
 use protocol::webpush::errno::Fault;
 use protocol::wire::body::{BodyReader, Piece};
-use protocol::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
+use protocol::wire::http1::{Framing, HEAD_BYTES_MAX, Head, HeaderSlots, Malformed, find_head, parse_head};
 use protocol::wire::upgrade::{self, UpgradeFault};
 
 /// Maximum number of bytes of an unwanted body, its framing included, that are read to keep the connection. A wanted
@@ -37,6 +37,9 @@ const STOPPING: Reply = Reply::FaultUntil(Fault::Stopping, ELSEWHERE_SECONDS);
 
 /// Maximum number of free places for requests under way: 16 KiB.
 const EXCHANGES_KEPT: usize = 64;
+
+// `Codec` counts the bytes of half a head in 16 bits.
+const _: () = assert!(HEAD_BYTES_MAX <= u16::MAX as usize);
 
 /// A request between its head and its answer.
 #[derive(Default)]
@@ -137,7 +140,12 @@ pub(super) enum Reply {
     Front(bool),
     /// Boot of this node.
     Boot,
+    /// Answer to GET of an endpoint.
+    Discovery,
 }
+
+/// The answer of UnifiedPush servers to GET of any endpoint (PROTOCOL.md 2.1). It reads no token.
+const DISCOVERY: &[u8] = br#"{"unifiedpush":{"version":1}}"#;
 
 impl PushEdge {
     /// Reads one request, or the part of it in these bytes.
@@ -162,15 +170,16 @@ impl PushEdge {
             _ => {}
         }
         let (port, placeless, hsts) = (*port, *placeless, self.hsts_of(*tls));
-        let length = match find_head(bytes) {
+        let length = match find_head(bytes, usize::from(*partial)) {
             Ok(Some(length)) => length,
             Ok(None) => {
-                *partial = !bytes.is_empty();
+                // `find_head` refuses what is longer than a head may be.
+                *partial = bytes.len() as u16;
                 return Ingest::More { consumed: 0 };
             }
             Err(malformed) => return self.malformed(&Context::of_port(port, hsts), malformed, out),
         };
-        *partial = false;
+        *partial = 0;
         let (head, body) = bytes.split_at(length);
         let mut slots = HeaderSlots::new();
         let head = match parse_head(head, &mut slots) {
@@ -414,6 +423,10 @@ impl PushEdge {
                 response.header("Content-Type", b"application/json").body(body, context.to_head);
             }
             Reply::Front(is_html) => self.front.write(&self.date, context, *is_html, out),
+            Reply::Discovery => {
+                let response = answer::start(&self.date, context, 200, out);
+                response.header("Content-Type", b"application/json").body(DISCOVERY, context.to_head);
+            }
             Reply::Boot => {
                 let body = format!(r#"{{"boot":"{:016x}"}}"#, self.boot);
                 let response = answer::start(&self.date, context, 200, out);

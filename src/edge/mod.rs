@@ -196,8 +196,8 @@ pub enum Codec {
         tls: bool,
         /// True behind the head of a request that is no upgrade.
         sender: bool,
-        /// True while part of a request head waits for the rest.
-        partial: bool,
+        /// Bytes of a request head that were read and wait for the rest; 0 if there is none.
+        partial: u16,
         /// The request under way, between its head and its answer.
         exchange: Option<Box<Exchange>>,
         /// True if the connection was accepted when there was no place left for a WebSocket: no upgrade, and one
@@ -319,14 +319,14 @@ impl Edge for PushEdge {
     }
 
     fn open(&mut self, port: Port, tls: bool) -> Codec {
-        Codec::Http { port, tls, sender: false, partial: false, exchange: None, placeless: false }
+        Codec::Http { port, tls, sender: false, partial: 0, exchange: None, placeless: false }
     }
 
     fn open_placeless(&mut self, port: Port) -> Option<Codec> {
         // Senders and other nodes have places of their own, and health checks may ask there.
         let heard = matches!(port, Port::WebSocket | Port::Public);
         // Over TLS nothing is said without a handshake.
-        let codec = Codec::Http { port, tls: false, sender: false, partial: false, exchange: None, placeless: true };
+        let codec = Codec::Http { port, tls: false, sender: false, partial: 0, exchange: None, placeless: true };
         heard.then_some(codec)
     }
 
@@ -393,7 +393,7 @@ impl Edge for PushEdge {
     fn close(&mut self, codec: &mut Codec, reason: CloseReason, out: &mut Vec<u8>) {
         match codec {
             Codec::Http { partial, exchange, port, tls, .. } => {
-                let under_way = *partial || exchange.is_some();
+                let under_way = *partial > 0 || exchange.is_some();
                 if let Some(fault) = close::http_fault(reason, under_way) {
                     self.reporter.on(*port);
                     self.tell_fault(fault);
@@ -430,7 +430,7 @@ impl Edge for PushEdge {
 
     fn mid_request(&self, codec: &Codec) -> bool {
         match codec {
-            Codec::Http { partial, exchange, .. } => *partial || exchange.is_some(),
+            Codec::Http { partial, exchange, .. } => *partial > 0 || exchange.is_some(),
             Codec::WebSocket { fragments, .. } => fragments.is_some(),
         }
     }

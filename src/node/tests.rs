@@ -16,13 +16,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::{SinkExt as _, StreamExt as _};
 use machine::ids::{Clock, Origin, Uaid};
 use serde_json::{Value, json};
 use shards::ledger::Log;
-use tokio_tungstenite::tungstenite::Message;
 
 use super::*;
+use crate::client::agent::{Agent, Received, channel_id};
 use crate::config::Sources;
 use crate::island::tests::fake;
 use crate::status;
@@ -67,24 +66,21 @@ fn ask(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
-
-async fn say(socket: &mut Socket, message: Value) {
-    socket.send(Message::text(message.to_string())).await.unwrap();
+fn say(agent: &mut Agent, message: Value) {
+    agent.send(&message).unwrap();
 }
 
-async fn hear(socket: &mut Socket) -> Value {
-    let heard = tokio::time::timeout(PATIENCE, socket.next()).await.expect("in time");
-    serde_json::from_str(heard.unwrap().unwrap().to_text().unwrap()).unwrap()
+fn hear(agent: &mut Agent) -> Value {
+    match agent.receive(PATIENCE).unwrap() {
+        Received::Message(message) => message,
+        other => panic!("no message: {other:?}"),
+    }
 }
 
-async fn hello(running: &Running, uaid: &str) -> (Socket, String) {
-    let url = format!("ws://{}/", running.addresses().websocket[0]);
-    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-    say(&mut socket, json!({ "messageType": "hello", "use_webpush": true, "uaid": uaid })).await;
-    let answer = hear(&mut socket).await;
-    assert_eq!(answer["status"], 200);
-    (socket, answer["uaid"].as_str().unwrap().to_owned())
+fn hello(running: &Running, uaid: &str) -> (Agent, String) {
+    let mut agent = Agent::connect(running.addresses().websocket[0]).unwrap();
+    let uaid = agent.hello(Some(uaid)).unwrap();
+    (agent, uaid)
 }
 
 fn post(endpoint: &str, running: &Running) -> String {
@@ -94,139 +90,132 @@ fn post(endpoint: &str, running: &Running) -> String {
 }
 
 /// Registers a channel and returns its endpoint.
-async fn register(socket: &mut Socket) -> String {
-    say(socket, json!({ "messageType": "register", "channelID": uuid::Uuid::new_v4().to_string() })).await;
-    let answer = hear(socket).await;
-    assert_eq!(answer["status"], 200);
-    answer["pushEndpoint"].as_str().unwrap().to_owned()
+fn register(agent: &mut Agent) -> String {
+    agent.register(&channel_id(), None).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_unacked_at_a_stop_comes_after_the_next_start_with_other_shards() {
+#[test]
+fn what_is_unacked_at_a_stop_comes_after_the_next_start_with_other_shards() {
     let dir = tempfile::tempdir().unwrap();
     let first = start(&config(dir.path(), &[])).unwrap();
-    let (mut socket, uaid) = hello(&first, "").await;
-    let endpoint = register(&mut socket).await;
+    let (mut socket, uaid) = hello(&first, "");
+    let endpoint = register(&mut socket);
     assert!(post(&endpoint, &first).starts_with("HTTP/1.1 201 "));
-    let version = hear(&mut socket).await["version"].clone();
-    let stopping = tokio::task::spawn_blocking(move || first.stop().unwrap());
-    let close = tokio::time::timeout(PATIENCE, socket.next()).await.unwrap();
-    match close {
-        Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 1001),
-        other => panic!("not told to go away: {other:?}"),
-    }
+    let version = hear(&mut socket)["version"].clone();
+    let stopping = std::thread::spawn(move || first.stop().unwrap());
+    assert_eq!(socket.receive(PATIENCE).unwrap(), Received::Close(1001), "it is told to go away");
     drop(socket);
-    assert_eq!(stopping.await.unwrap(), Stopped::InOrder);
+    assert_eq!(stopping.join().unwrap(), Stopped::InOrder);
 
     let second = start(&config(dir.path(), &["shards.count=3"])).unwrap();
-    let (mut socket, again) = hello(&second, &uaid).await;
+    let (mut socket, again) = hello(&second, &uaid);
     assert_eq!(again, uaid, "the user is known after a restart");
-    assert_eq!(hear(&mut socket).await["version"], version);
+    assert_eq!(hear(&mut socket)["version"], version);
     // Its endpoint was sealed with the key of the data directory.
     let path = endpoint.split_once("/wpush/").unwrap().1;
     let endpoint = format!("{}/wpush/{path}", second.addresses().endpoint_url);
     assert!(post(&endpoint, &second).starts_with("HTTP/1.1 201 "));
-    tokio::task::spawn_blocking(move || second.stop().unwrap()).await.unwrap();
+    second.stop().unwrap();
 }
 
 const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_changed_while_a_session_goes_on() {
+#[test]
+fn keys_are_changed_while_a_session_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let keyed = |keys: &str| config(dir.path(), &["store.kind=memory", &format!("endpoint.crypto_keys={keys}")]);
     let running = start(&keyed(KEY_1)).unwrap();
-    let (mut socket, uaid) = hello(&running, "").await;
-    let old = register(&mut socket).await;
+    let (mut socket, uaid) = hello(&running, "");
+    let old = register(&mut socket);
     assert!(post(&old, &running).starts_with("HTTP/1.1 201 "));
-    let first = hear(&mut socket).await;
+    let first = hear(&mut socket);
 
     running.reload(&keyed(&format!("{KEY_2},{KEY_1}"))).unwrap();
-    let new = register(&mut socket).await;
+    let new = register(&mut socket);
     for endpoint in [&old, &new] {
         assert!(post(endpoint, &running).starts_with("HTTP/1.1 201 "));
-        assert_eq!(hear(&mut socket).await["messageType"], "notification");
+        assert_eq!(hear(&mut socket)["messageType"], "notification");
     }
     // An id that the old key sealed is still valid: its message is settled, as the end of this test shows.
     let (channel, version) = (&first["channelID"], &first["version"]);
-    say(&mut socket, json!({ "messageType": "ack", "updates": [{ "channelID": channel, "version": version }] })).await;
+    say(&mut socket, json!({ "messageType": "ack", "updates": [{ "channelID": channel, "version": version }] }));
     // The pong says that the ack was read while its key was still there.
-    say(&mut socket, json!({})).await;
-    assert_eq!(hear(&mut socket).await, json!({}));
+    say(&mut socket, json!({}));
+    assert_eq!(hear(&mut socket), json!({}));
 
     running.reload(&keyed(KEY_2)).unwrap();
     assert!(post(&old, &running).starts_with("HTTP/1.1 404 "), "its key is gone");
     assert!(post(&new, &running).starts_with("HTTP/1.1 201 "));
-    assert_eq!(hear(&mut socket).await["messageType"], "notification");
+    assert_eq!(hear(&mut socket)["messageType"], "notification");
 
     let said = running.reload(&config(dir.path(), &["store.kind=memory"])).unwrap_err().to_string();
     assert!(said.starts_with("cannot reload keys: the setting of a key is gone"), "{said}");
     assert!(post(&new, &running).starts_with("HTTP/1.1 201 "), "the keys stay as they were");
-    assert_eq!(hear(&mut socket).await["messageType"], "notification");
+    assert_eq!(hear(&mut socket)["messageType"], "notification");
 
     drop(socket);
     let ids = protocol::webpush::message_id::MessageIds::new(&[KEY_2.to_owned(), KEY_1.to_owned()]).unwrap();
     let stamp = |note: &Value| ids.open(note["version"].as_str().unwrap().as_bytes()).unwrap().stamp;
-    let (mut socket, _) = hello(&running, &uaid).await;
+    let (mut socket, _) = hello(&running, &uaid);
     for _ in 0..4 {
         // Oldest first: were the first not settled, it would be here.
-        assert_ne!(stamp(&hear(&mut socket).await), stamp(&first));
+        assert_ne!(stamp(&hear(&mut socket)), stamp(&first));
     }
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
+#[test]
+fn broadcasts_health_metrics_and_backup_of_a_running_node() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &[])).unwrap();
     let admin = running.addresses().admin[0];
     let put =
         "PUT /broadcasts HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 11\r\n\r\n{\"a/b\":\"1\"}";
     assert!(ask(admin, put).starts_with("HTTP/1.1 204 "));
-    let (mut socket, _) = hello(&running, "").await;
+    let (mut socket, _) = hello(&running, "");
     let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0" } });
-    say(&mut socket, subscribe).await;
-    assert_eq!(hear(&mut socket).await["broadcasts"]["a/b"], "1");
+    say(&mut socket, subscribe);
+    assert_eq!(hear(&mut socket)["broadcasts"]["a/b"], "1");
     let get = |path: &str| ask(admin, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     assert!(get("/health").contains("\"status\":\"OK\""));
     let metrics = get("/metrics");
     for family in ["murre_sessions{shard=\"1\"}", "murre_connections{shard=\"0\"}", "murre_store_groups_total"] {
         assert!(metrics.contains(family), "{family} is missing");
     }
-    register(&mut socket).await;
+    register(&mut socket);
     let put = "PUT /backups/one HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let made = ask(admin, put);
     assert!(made.starts_with("HTTP/1.1 201 ") && made.contains("\"users\":1"), "{made}");
     assert!(ask(admin, put).starts_with("HTTP/1.1 409 "));
     drop(socket);
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
     // The backup is a data directory: a node starts on it.
     let restored = start(&config(&dir.path().join("backups/one"), &[])).unwrap();
-    tokio::task::spawn_blocking(move || restored.stop().unwrap()).await.unwrap();
+    restored.stop().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_hears_what_the_broadcast_source_says() {
+#[test]
+fn a_session_hears_what_the_broadcast_source_says() {
     let source = fake::Fake::start(|_| fake::broadcasts("a/b", "1"));
     let dir = tempfile::tempdir().unwrap();
     let url = format!("broadcast.url={}", source.url("/v1"));
     let often = ["broadcast.interval=0.02", "broadcast.spread=0"];
     let running = start(&config(dir.path(), &[&url, "broadcast.token=sesame", often[0], often[1]])).unwrap();
-    let (mut socket, _) = hello(&running, "").await;
+    let (mut socket, _) = hello(&running, "");
     let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0", "c": "0" } });
-    say(&mut socket, subscribe).await;
-    let answer = hear(&mut socket).await;
+    say(&mut socket, subscribe);
+    let answer = hear(&mut socket);
     assert_eq!(answer["broadcasts"]["a/b"], "1", "known since the start");
     assert_eq!(answer["broadcasts"]["errors"]["c"], "Broadcast not found");
     source.answer_now(|_| fake::broadcasts("a/b", "2"));
-    let pushed = hear(&mut socket).await;
+    let pushed = hear(&mut socket);
     assert_eq!(pushed, json!({ "messageType": "broadcast", "broadcasts": { "a/b": "2" } }));
     assert!(source.heard().iter().all(|request| request.contains("authorization: bearer sesame")));
     let metrics =
         ask(running.addresses().admin[0], "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     assert!(metrics.contains("\nmurre_broadcast_source_up 1\n"), "{metrics}");
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
 }
 
 #[test]
@@ -464,8 +453,8 @@ fn connections_are_shared_out_with_a_little_room() {
     assert_eq!(share(3, 4), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
+#[test]
+fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
     let dir = tempfile::tempdir().unwrap();
     let welcome = |count| config(dir.path(), &["store.kind=memory", &format!("websocket.welcome={count}")]);
     let running = start(&welcome(1)).unwrap();
@@ -474,18 +463,18 @@ async fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
         ask(address, "GET /__lbheartbeat__ HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")[9..12].to_owned()
     };
     assert_eq!(heartbeat(), "200");
-    let (mut socket, _) = hello(&running, "").await;
+    let (mut socket, _) = hello(&running, "");
     // The numbers of the shards are known a second later.
     let until = std::time::Instant::now() + PATIENCE;
     while running.total("conns") == 0 || heartbeat() == "200" {
         assert!(std::time::Instant::now() < until, "never full");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(tokio_tungstenite::connect_async(format!("ws://{address}/")).await.is_err());
-    say(&mut socket, json!({})).await;
-    assert_eq!(hear(&mut socket).await, json!({}), "who is there stays");
+    assert!(Agent::connect(address).is_err());
+    say(&mut socket, json!({}));
+    assert_eq!(hear(&mut socket), json!({}), "who is there stays");
     running.reload(&welcome(2)).unwrap();
     assert_eq!(heartbeat(), "200");
-    hello(&running, "").await;
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    hello(&running, "");
+    running.stop().unwrap();
 }

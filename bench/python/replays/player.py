@@ -275,11 +275,10 @@ class Player:
         self.kept = []
 
     def busy(self, rest):
-        seconds, app, endpoint, channel, update = rest.split(" ", 4)
-        for _ in range(4 * int(seconds)):
+        count, pause, app, endpoint, channel, update = rest.split(" ", 5)
+        for _ in range(int(count)):
             self.nothing_waits(f"{app} {endpoint} {channel} {update}")
-            # The pace of the traffic: four messages in an interval of the server's pings.
-            time.sleep(0.25)
+            time.sleep(float(pause))
         self.quiet("")
         self.pings = self.connection.pings
 

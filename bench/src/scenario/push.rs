@@ -10,7 +10,7 @@ use protocol::webpush::identity::Identity;
 use super::rounds;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
 use crate::ledger::Expect;
-use crate::letter::Signing;
+use crate::letter::{Encoding, Signing, Vapid};
 use crate::metrics::Metrics;
 use crate::report::Report;
 use crate::result::names;
@@ -32,9 +32,13 @@ pub struct Options {
     /// Seconds without any arrival after which missing messages count as lost.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
-    /// Register with a VAPID key and sign every POST with one token, used again as libraries do.
-    #[arg(long)]
-    pub vapid: bool,
+    /// Register with a VAPID key and sign every POST with one token, used again as libraries do; in the spelling of
+    /// this draft, 02 (RFC 8292) if none is named.
+    #[arg(long, value_name = "DRAFT", num_args = 0..=1, default_missing_value = "02")]
+    pub vapid: Option<Vapid>,
+    /// Content coding that bodies have by their headers.
+    #[arg(long, value_enum, default_value_t)]
+    pub encoding: Encoding,
     /// With a VAPID key, sign every POST anew: no token comes twice.
     #[arg(long)]
     pub fresh_tokens: bool,
@@ -68,9 +72,13 @@ impl Options {
     fn signing(&self) -> Signing {
         match (self.vapid, self.fresh_tokens) {
             (_, true) => Signing::Each(Identity::generate()),
-            (true, false) => Signing::Once(Identity::generate()),
-            (false, false) => Signing::None,
+            (Some(_), false) => Signing::Once(Identity::generate()),
+            (None, false) => Signing::None,
         }
+    }
+
+    fn is_signed(&self) -> bool {
+        self.vapid.is_some() || self.fresh_tokens
     }
 
     /// Posts for this long, to all agents in turn.
@@ -117,7 +125,8 @@ pub fn run(options: &Options) -> io::Result<bool> {
         return Err(io::Error::other("at least one size of --body and one of --sessions"));
     }
     let mut report = target.report("push");
-    let mut traffic = Traffic::new(target, ONE_CHANNEL, options.signing())?;
+    let vapid = options.vapid.unwrap_or_default();
+    let mut traffic = Traffic::spelled(target, ONE_CHANNEL, options.signing(), vapid, options.encoding)?;
     traffic.driver.view.stage("ramp", target.sessions);
     let climb = target.ramp.climb(&mut traffic, 0..target.sessions)?;
     if traffic.driver.swarm.connected() < target.sessions {
@@ -161,13 +170,15 @@ pub fn measure(traffic: &mut Traffic, options: &Options) -> io::Result<Measured>
 
 fn describe(report: &mut Report, options: &Options) {
     report.option("body", options.body.clone());
-    report.option("vapid", options.vapid || options.fresh_tokens);
+    report.option("vapid", options.is_signed());
+    report.option("vapid_draft", options.is_signed().then(|| options.vapid.unwrap_or_default().draft()));
+    report.option("encoding", options.encoding.name());
     report.option("fresh_tokens", options.fresh_tokens);
     report.option("in_flight", options.in_flight);
     report.option("rate", options.rate);
     report.add("sessions", options.target.sessions as u64, "");
     report.add("body", format!("{:?}", options.body), "B");
-    report.add("VAPID", options.vapid || options.fresh_tokens, "");
+    report.add("VAPID", options.is_signed(), "");
     report.add("POSTs under way at once", options.in_flight as u64, "");
 }
 
@@ -176,7 +187,7 @@ fn show(report: &mut Report, traffic: &Traffic, options: &Options, measured: &Me
     report.add("notifications in the measured time", *counted, "");
     show_load(report, std::slice::from_ref(measured));
     spent.show(report, "notification", *counted);
-    if let Some(us) = spent.us_each(*counted).filter(|_| options.vapid && !options.fresh_tokens) {
+    if let Some(us) = spent.us_each(*counted).filter(|_| options.vapid.is_some() && !options.fresh_tokens) {
         report.add(names::CPU_NOTIFICATION_VAPID, us, "us");
     }
     traffic.window()?.to_answer.show(report, names::TO_ANSWER);

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use crate::fleet::{Happening, Plan};
 use crate::latency::{Latency, Series};
 use crate::ledger::{Expect, Ledger};
-use crate::letter::{Letter, Letters, NUMBERED_BYTES_MIN, Signing};
+use crate::letter::{Encoding, Letter, Letters, NUMBERED_BYTES_MIN, Signing, Vapid};
 use crate::pace::Pace;
 use crate::report::Report;
 use crate::target::Target;
@@ -141,6 +141,17 @@ const LOOK: Duration = Duration::from_millis(100);
 impl Traffic {
     /// Agents of this plan, none connected; POSTs are signed as `signing` says.
     pub fn new(target: &Target, plan: Plan, signing: Signing) -> io::Result<Traffic> {
+        Traffic::spelled(target, plan, signing, Vapid::default(), Encoding::default())
+    }
+
+    /// As [`Traffic::new`], with POSTs in the spelling of older senders.
+    pub fn spelled(
+        target: &Target,
+        plan: Plan,
+        signing: Signing,
+        vapid: Vapid,
+        encoding: Encoding,
+    ) -> io::Result<Traffic> {
         let plan = Plan { key: signing.public_key().or(plan.key), ..plan };
         Ok(Traffic {
             driver: Driver::new(target, plan, 128)?,
@@ -148,7 +159,7 @@ impl Traffic {
             others: Vec::new(),
             ended: 0,
             windows: Vec::new(),
-            letters: Letters::new(signing),
+            letters: Letters::spelled(signing, vapid, encoding),
             nameless: HashMap::new(),
             last_second: (Instant::now(), Latency::default()),
         })

@@ -46,18 +46,18 @@ fn head_and_options_are_answered_everywhere_and_say_nothing() {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         (head[9..12].parse::<u16>().unwrap(), head.to_owned(), body.to_owned())
     };
-    for target in [path(&to), "/wpush/v1/unknown", "/wpush/unknown", "/m/unknown"] {
+    for (target, refused) in [(path(&to), "PUT"), ("/wpush/v1/unknown", "PUT"), ("/m/unknown", "GET")] {
         let (status, head, body) = ask("HEAD", target);
         assert_eq!((status, body.as_str()), (200, ""), "{target}: {head}");
         let (status, head, _) = ask("OPTIONS", target);
         assert_eq!(status, 204, "{target}");
         assert!(head.contains(", HEAD, OPTIONS") && !head.contains("Content-Length"), "{head}");
-        let (status, head, body) = ask("GET", target);
+        let (status, head, body) = ask(refused, target);
         assert_eq!(status, 405, "{target}");
         assert!(head.contains("\r\nAllow: ") && body.contains("\"errno\":null"), "{head} {body}");
     }
     // As GET would be answered, without the body (RFC 9110 section 9.3.2).
-    for target in ["/health", "/__version__", "/no/such/path"] {
+    for target in ["/health", "/__version__", "/no/such/path", path(&to), "/wpush/unknown"] {
         let (get, head) = (ask("GET", target), ask("HEAD", target));
         let length = format!("\r\nContent-Length: {}", get.2.len());
         assert_eq!((get.0, head.2.as_str()), (head.0, ""), "{target}");

@@ -30,6 +30,29 @@ fn heads_have_bounds() {
     }
 }
 
+/// As senders with post-quantum signatures need it: the longest head, with an authorization of 5 KB, in small pieces.
+#[test]
+fn long_heads_in_small_pieces_are_served_and_judged() {
+    let world = World::start();
+    let (mut agent, to) = world.subscriber();
+    let long = "A".repeat(5_000);
+    let head_of = |lines: &str| {
+        let bare = post(&to, &format!("{lines}X-Fill: \r\n"), "").len();
+        post(&to, &format!("{lines}X-Fill: {}\r\n", "y".repeat(16 * 1024 - bare)), "long")
+    };
+    for piece in [1_460, 97, 11] {
+        for (lines, status, errno) in
+            [(String::new(), 201, None), (format!("Authorization: vapid t={long}, k={long}\r\n"), 401, Some(109))]
+        {
+            let mut wire = Wire::open(world.server.endpoint());
+            head_of(&lines).as_bytes().chunks(piece).for_each(|piece| wire.write(piece));
+            let response = wire.response();
+            assert_eq!((response.status, response.errno()), (status, errno), "in pieces of {piece}");
+        }
+        receive(&mut agent, &["long"]);
+    }
+}
+
 #[test]
 fn bodies_in_chunks_with_extensions_and_trailers() {
     let world = World::start();

@@ -328,8 +328,8 @@ fn browsers_may_read_the_answers() {
 #[test]
 fn wrong_methods_and_head() {
     for (request, status, allow) in [
-        ("GET /wpush/v1/x", 405, "Allow: POST"),
-        ("PUT /wpush/x", 405, "Allow: POST"),
+        ("PUT /wpush/x", 405, "Allow: POST, GET, HEAD, OPTIONS"),
+        ("DELETE /wpush/v1/x", 405, "Allow: POST, GET, HEAD, OPTIONS"),
         ("POST /m/x", 405, "Allow: DELETE"),
         ("POST /health", 405, "Allow: GET, HEAD"),
         ("get /health", 400, ""),
@@ -356,6 +356,24 @@ fn wrong_methods_and_head() {
     let (status, head, body) = harness.response();
     assert_eq!((status, body.as_str()), (200, ""));
     assert!(head.contains("Content-Length: 5"));
+}
+
+#[test]
+fn an_endpoint_says_that_it_speaks_unifiedpush() {
+    let said = r#"{"unifiedpush":{"version":1}}"#;
+    for port in [Port::Endpoint, Port::Public] {
+        for path in [path(None), "/wpush/v1/not-issued".into()] {
+            for (method, content) in [("GET", said), ("HEAD", "")] {
+                let mut harness = Harness::new(port);
+                harness.feed(format!("{method} {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+                let (status, head, body) = harness.response();
+                assert_eq!((status, body.as_str()), (200, content), "{method} {path}");
+                assert!(head.contains("Content-Type: application/json\r\n"), "{head}");
+                assert!(head.contains(&format!("Content-Length: {}", said.len())), "{head}");
+                assert!(harness.commands.is_empty());
+            }
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod chunking;
 mod endpoint;
 mod fields;
 mod foreign;
+mod heads;
 mod node;
 mod public;
 mod receipts;

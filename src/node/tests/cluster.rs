@@ -68,8 +68,8 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     let url = format!("https://{}", a.addresses().node_tls[0]);
 
     // B does not trust A: B cannot reach A, so it stores the message and queues a notification to A.
-    let (mut at_a, _) = hello(&a, "").await;
-    let endpoint = register(&mut at_a).await;
+    let (mut at_a, _) = hello(&a, "");
+    let endpoint = register(&mut at_a);
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
     eventually("word is owed", || stats(&b)["island"]["peer_owed"] == 1).await;
     let seen = stats(&b);
@@ -79,10 +79,10 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
 
     // After the reload B trusts A, and sends the queued notification without another message.
     let b = blocking(move || b.reload(&well).map(|()| b).unwrap()).await;
-    assert_eq!(hear(&mut at_a).await["messageType"], "notification");
+    assert_eq!(hear(&mut at_a)["messageType"], "notification");
     eventually("nothing is owed", || stats(&b)["island"]["peer_owed"] == 0).await;
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
-    assert_eq!(hear(&mut at_a).await["messageType"], "notification");
+    assert_eq!(hear(&mut at_a)["messageType"], "notification");
     eventually("the call is shown", || stats(&b)["nodes"][0]["calls"]["200"] == 1).await;
     let shown = stats(&b)["nodes"][0].clone();
     assert_eq!((&shown["state"], stats(&b)["nodes_known"].as_u64()), (&json!("closed"), Some(1)), "{shown}");
@@ -91,10 +91,10 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     eventually("a handshake is counted", || a.total("node_tls_handshakes") >= 1).await;
 
     // The other way there is no TLS yet.
-    let (mut at_b, _) = hello(&b, "").await;
-    let endpoint = register(&mut at_b).await;
+    let (mut at_b, _) = hello(&b, "");
+    let endpoint = register(&mut at_b);
     assert!(post_at(&endpoint, &a).starts_with("HTTP/1.1 201 "));
-    assert_eq!(hear(&mut at_b).await["messageType"], "notification");
+    assert_eq!(hear(&mut at_b)["messageType"], "notification");
     eventually("the call is shown", || stats(&a)["nodes"][0]["calls"]["200"] == 1).await;
     assert!(stats(&a)["nodes"][0]["url"].as_str().unwrap().starts_with("http://"));
     drop((at_a, at_b));
@@ -167,20 +167,20 @@ async fn what_a_dead_node_left_is_told_to_the_node_that_has_its_user_now() {
     let configs = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
     let [alive, dead] = configs.clone();
     let (a, b) = (blocking(move || start(&alive).unwrap()).await, blocking(move || start(&dead).unwrap()).await);
-    let (mut at_b, uaid) = hello(&b, "").await;
-    let endpoint = register(&mut at_b).await;
+    let (mut at_b, uaid) = hello(&b, "");
+    let endpoint = register(&mut at_b);
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
-    let left = hear(&mut at_b).await;
+    let left = hear(&mut at_b);
     // As a kill: an unacked message is in its ledger and nowhere else.
     blocking(move || drop(b)).await;
-    let (mut at_a, again) = hello(&a, &uaid).await;
+    let (mut at_a, again) = hello(&a, &uaid);
     assert_eq!(again, uaid);
-    say(&mut at_a, json!({})).await;
-    assert_eq!(hear(&mut at_a).await, json!({}), "storage has nothing for it yet");
+    say(&mut at_a, json!({}));
+    assert_eq!(hear(&mut at_a), json!({}), "storage has nothing for it yet");
     let [_, dead] = configs;
     assert_eq!(blocking(move || replay_ledgers(&dead).unwrap()).await, 1);
     // Without a hello, and without another message.
-    assert_eq!(hear(&mut at_a).await["version"], left["version"]);
+    assert_eq!(hear(&mut at_a)["version"], left["version"]);
     drop(at_a);
     blocking(move || a.stop().unwrap()).await;
 }
@@ -194,14 +194,14 @@ async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through()
     let configs = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
     let [alive, killed] = configs.clone();
     let (a, b) = (blocking(move || start(&alive).unwrap()).await, blocking(move || start(&killed).unwrap()).await);
-    let (mut at_b, uaid) = hello(&b, "").await;
-    let endpoint = register(&mut at_b).await;
+    let (mut at_b, uaid) = hello(&b, "");
+    let endpoint = register(&mut at_b);
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
-    let left = hear(&mut at_b).await;
+    let left = hear(&mut at_b);
     blocking(move || drop(b)).await;
-    let (mut at_a, _) = hello(&a, &uaid).await;
-    say(&mut at_a, json!({})).await;
-    assert_eq!(hear(&mut at_a).await, json!({}), "storage has nothing for it yet");
+    let (mut at_a, _) = hello(&a, &uaid);
+    say(&mut at_a, json!({}));
+    assert_eq!(hear(&mut at_a), json!({}), "storage has nothing for it yet");
     // A directory in the place of the file: this start fails after everything is saved and before a notification.
     let logs = || std::fs::read_dir(dirs[1].path().join("ledger")).unwrap().count();
     let (run, before) = (dirs[1].path().join("run"), logs());
@@ -218,7 +218,7 @@ async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through()
     let b = blocking(move || start(&killed).unwrap()).await;
     assert_eq!(logs(), 1, "the old log is gone");
     // Without a hello, and without another message.
-    assert_eq!(hear(&mut at_a).await["version"], left["version"]);
+    assert_eq!(hear(&mut at_a)["version"], left["version"]);
     drop(at_a);
     blocking(move || (a.stop().unwrap(), b.stop().unwrap())).await;
 }
@@ -286,8 +286,8 @@ async fn a_clock_that_is_set_an_hour_wrong_and_right_again_loses_reorders_and_st
     let surroundings = with_clock(&clock);
     let a = blocking(move || start_in(&first, surroundings).unwrap()).await;
     let b = blocking(move || start(&second).unwrap()).await;
-    let (mut socket, uaid) = hello(&b, "").await;
-    let endpoint = register(&mut socket).await;
+    let (mut socket, uaid) = hello(&b, "");
+    let endpoint = register(&mut socket);
     drop(socket);
     let mut posted = vec![post_until_taken(&endpoint, &a).await];
     for off in [HOUR_US, -HOUR_US] {
@@ -301,15 +301,15 @@ async fn a_clock_that_is_set_an_hour_wrong_and_right_again_loses_reorders_and_st
     }
     let island = &stats(&a)["island"];
     assert_eq!((&island["clock_jumps"], &island["clock_jumps_taken"]), (&json!(2), &json!(0)));
-    let (mut socket, again) = hello(&b, &uaid).await;
+    let (mut socket, again) = hello(&b, &uaid);
     assert_eq!(again, uaid);
     // A message that was refused may be there all the same.
     let mut wanted = posted.iter().peekable();
     while wanted.peek().is_some() {
-        let heard = hear(&mut socket).await;
+        let heard = hear(&mut socket);
         wanted.next_if(|version| heard["version"] == ***version);
         let ack = json!({ "channelID": heard["channelID"], "version": heard["version"] });
-        say(&mut socket, json!({ "messageType": "ack", "updates": [ack] })).await;
+        say(&mut socket, json!({ "messageType": "ack", "updates": [ack] }));
     }
     drop(socket);
     blocking(move || _ = (a.stop().unwrap(), b.stop().unwrap())).await;
@@ -326,12 +326,12 @@ async fn a_node_whose_clock_was_an_hour_behind_serves_once_that_is_set_right() {
     let surroundings = with_clock(&clock);
     let a = blocking(move || start_in(&first, surroundings).unwrap()).await;
     let b = blocking(move || start(&second).unwrap()).await;
-    let (mut at_b, _) = hello(&b, "").await;
-    let endpoint = register(&mut at_b).await;
+    let (mut at_b, _) = hello(&b, "");
+    let endpoint = register(&mut at_b);
     clock.set_off(0);
     eventually("it is taken over", || stats(&a)["island"]["clock_jumps_taken"] == 1).await;
     let version = post_until_taken(&endpoint, &a).await;
-    assert_eq!(hear(&mut at_b).await["version"], version);
+    assert_eq!(hear(&mut at_b)["version"], version);
     drop(at_b);
     blocking(move || _ = (a.stop().unwrap(), b.stop().unwrap())).await;
 }

@@ -16,41 +16,41 @@ fn post_until(endpoint: &str, running: &Running, wanted: &str) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test]
 #[ignore = "needs root and mount: bench/check test"]
-async fn a_full_disk_refuses_messages_and_keeps_every_session() {
+fn a_full_disk_refuses_messages_and_keeps_every_session() {
     let disk = SmallDisk::mount(256);
     let running = start(&config(&disk.path(), &[])).unwrap();
-    let (mut here, _) = hello(&running, "").await;
-    let of_here = register(&mut here).await;
-    let (mut away, away_uaid) = hello(&running, "").await;
-    let of_away = register(&mut away).await;
+    let (mut here, _) = hello(&running, "");
+    let of_here = register(&mut here);
+    let (mut away, away_uaid) = hello(&running, "");
+    let of_away = register(&mut away);
     // Unacked when its session ends, so that it has to be saved.
-    let (mut leaves, leaves_uaid) = hello(&running, "").await;
-    let of_leaves = register(&mut leaves).await;
+    let (mut leaves, leaves_uaid) = hello(&running, "");
+    let of_leaves = register(&mut leaves);
     drop(away);
     post_until(&of_away, &running, "HTTP/1.1 201 ");
 
     let filler = disk.fill_up_to(64 << 10);
     post_until(&of_away, &running, "HTTP/1.1 503 ");
     assert!(post(&of_here, &running).starts_with("HTTP/1.1 201 "), "who is there is reached");
-    let notified = hear(&mut here).await;
+    let notified = hear(&mut here);
     assert_eq!(notified["messageType"], "notification");
     assert!(post(&of_leaves, &running).starts_with("HTTP/1.1 201 "));
-    let unacked = hear(&mut leaves).await["version"].clone();
+    let unacked = hear(&mut leaves)["version"].clone();
     drop(leaves);
     // A hello is answered also while the user's unacked messages cannot be saved.
-    let (mut leaves, again) = hello(&running, &leaves_uaid).await;
+    let (mut leaves, again) = hello(&running, &leaves_uaid);
     assert_eq!(again, leaves_uaid);
-    let (mut away, again) = hello(&running, &away_uaid).await;
+    let (mut away, again) = hello(&running, &away_uaid);
     assert_eq!(again, away_uaid);
-    assert_eq!(hear(&mut away).await["messageType"], "notification", "what was stored is read");
+    assert_eq!(hear(&mut away)["messageType"], "notification", "what was stored is read");
 
     std::fs::remove_file(filler).unwrap();
-    assert_eq!(hear(&mut leaves).await["version"], unacked, "it is saved, and the session hears of it");
-    say(&mut here, json!({})).await;
-    assert_eq!(hear(&mut here).await, json!({}), "the session of before is there");
+    assert_eq!(hear(&mut leaves)["version"], unacked, "it is saved, and the session hears of it");
+    say(&mut here, json!({}));
+    assert_eq!(hear(&mut here), json!({}), "the session of before is there");
     drop(away);
     post_until(&of_away, &running, "HTTP/1.1 201 ");
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
 }

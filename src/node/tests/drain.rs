@@ -6,13 +6,13 @@ fn get(address: SocketAddr, path: &str) -> String {
     ask(address, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_told_to_stop_says_so_on_its_ports_before_it_closes_a_session() {
+#[test]
+fn a_node_that_was_told_to_stop_says_so_on_its_ports_before_it_closes_a_session() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &["store.kind=memory"])).unwrap();
     let addresses = running.addresses().clone();
-    let (mut socket, _) = hello(&running, "").await;
-    let endpoint = register(&mut socket).await;
+    let (mut socket, _) = hello(&running, "");
+    let endpoint = register(&mut socket);
     let ports = [addresses.websocket[0], addresses.endpoint[0], addresses.node[0]];
     for path in ["/status", "/health", "/__heartbeat__", "/__lbheartbeat__"] {
         for port in ports {
@@ -26,24 +26,24 @@ async fn a_node_that_was_told_to_stop_says_so_on_its_ports_before_it_closes_a_se
         }
     }
     assert!(get(ports[0], "/__version__").starts_with("HTTP/1.1 200 "), "that says nothing of health");
-    let refused = tokio_tungstenite::connect_async(format!("ws://{}/", ports[0])).await.unwrap_err().to_string();
+    let refused = Agent::connect(ports[0]).err().expect("no upgrade").to_string();
     assert!(refused.contains("503"), "{refused}");
     assert!(post(&endpoint, &running).starts_with("HTTP/1.1 201 "));
-    assert_eq!(hear(&mut socket).await["messageType"], "notification", "who is there is served");
+    assert_eq!(hear(&mut socket)["messageType"], "notification", "who is there is served");
     drop(socket);
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_closes_no_session_before_the_drain_delay_is_over() {
+#[test]
+fn a_stop_closes_no_session_before_the_drain_delay_is_over() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &["store.kind=memory", "drain.delay=1.5"])).unwrap();
-    let (mut socket, _) = hello(&running, "").await;
+    let (mut socket, _) = hello(&running, "");
     let begun = std::time::Instant::now();
-    let stopping = tokio::task::spawn_blocking(move || running.stop().unwrap());
-    let closed = tokio::time::timeout(PATIENCE, socket.next()).await.expect("in time");
-    assert!(matches!(closed, Some(Ok(Message::Close(Some(_))))), "{closed:?}");
+    let stopping = std::thread::spawn(move || running.stop().unwrap());
+    let closed = socket.receive(PATIENCE).unwrap();
+    assert!(matches!(closed, Received::Close(_)) && closed != Received::Close(1005), "{closed:?}");
     assert!(begun.elapsed() >= Duration::from_millis(1_500), "{:?}", begun.elapsed());
     drop(socket);
-    assert_eq!(stopping.await.unwrap(), Stopped::InOrder);
+    assert_eq!(stopping.join().unwrap(), Stopped::InOrder);
 }

@@ -22,7 +22,7 @@ impl Log {
         tracing::subscriber::with_default(lines.finish(), body)
     }
 
-    async fn says(&self, wanted: &[&str]) {
+    fn says(&self, wanted: &[&str]) {
         let until = std::time::Instant::now() + PATIENCE;
         loop {
             let text = self.text();
@@ -30,7 +30,7 @@ impl Log {
                 return;
             }
             assert!(std::time::Instant::now() < until, "no line with {wanted:?} in:\n{text}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
@@ -55,37 +55,37 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 /// "My browser does not connect" is answered by these lines.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_clients_meet_is_logged_at_debug_and_shows_no_secret() {
+#[test]
+fn what_clients_meet_is_logged_at_debug_and_shows_no_secret() {
     let (dir, log) = (tempfile::tempdir().unwrap(), Log::default());
     let running = log.of("debug", || start(&config(dir.path(), &["store.kind=memory"])).unwrap());
-    let (mut socket, uaid) = hello(&running, "").await;
-    let endpoint = register(&mut socket).await;
-    log.says(&["WebSocket upgraded", "shard="]).await;
-    log.says(&["hello answered", "mode=\"webpush\""]).await;
+    let (mut socket, uaid) = hello(&running, "");
+    let endpoint = register(&mut socket);
+    log.says(&["WebSocket upgraded", "shard="]);
+    log.says(&["hello answered", "mode=\"webpush\""]);
 
     let address = running.addresses().endpoint[0];
     let get = "GET /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     assert!(ask(address, get).starts_with("HTTP/1.1 404 "));
-    log.says(&["request refused", "status=404"]).await;
+    log.says(&["request refused", "status=404"]);
     let path = endpoint.strip_prefix(&running.addresses().endpoint_url).unwrap();
     let post = format!("POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: vapid x\r\nconnection: close\r\n\r\n");
     assert!(ask(address, &post).starts_with("HTTP/1.1 401 "));
-    log.says(&["request refused", "status=401", "errno=109", "Missing VAPID public key"]).await;
+    log.says(&["request refused", "status=401", "errno=109", "Missing VAPID public key"]);
     let websocket = running.addresses().websocket[0];
     let get = "GET / HTTP/1.1\r\nhost: x\r\nupgrade: h2c\r\nconnection: close\r\n\r\n";
     assert!(ask(websocket, get).starts_with("HTTP/1.1 426 "));
-    log.says(&["request refused", "port=\"websocket\"", "status=426"]).await;
+    log.says(&["request refused", "port=\"websocket\"", "status=426"]);
 
-    say(&mut socket, json!({ "messageType": "hello", "use_webpush": true })).await;
-    log.says(&["session ended", "code=1011", "reason=WrongState", "minutes=0"]).await;
-    log.says(&["session ended", "acks=0", "registers=1", "nacks=0"]).await;
+    say(&mut socket, json!({ "messageType": "hello", "use_webpush": true }));
+    log.says(&["session ended", "code=1011", "reason=WrongState", "minutes=0"]);
+    log.says(&["session ended", "acks=0", "registers=1", "nacks=0"]);
     drop(socket);
-    let (socket, _) = hello(&running, &uaid).await;
+    let (socket, _) = hello(&running, &uaid);
     drop(socket);
-    log.says(&["session ended", "reason=PeerClosed", "by=\"peer\""]).await;
+    log.says(&["session ended", "reason=PeerClosed", "by=\"peer\""]);
     let token = path.rsplit('/').next().unwrap();
     let text = log.text();
     assert!(!text.contains(&uaid) && !text.contains(token), "{text}");
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
 }

@@ -5,23 +5,23 @@ use std::fs;
 use super::*;
 
 /// A data directory in which one user has one channel; returns its endpoint.
-async fn filled(dir: &Path) -> String {
+fn filled(dir: &Path) -> String {
     let running = start(&config(dir, &[])).unwrap();
-    let (mut socket, _) = hello(&running, "").await;
-    let endpoint = register(&mut socket).await;
+    let (mut socket, _) = hello(&running, "");
+    let endpoint = register(&mut socket);
     drop(socket);
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    running.stop().unwrap();
     endpoint
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_filled_store_without_the_key_of_its_endpoint_urls_is_refused() {
+#[test]
+fn a_filled_store_without_the_key_of_its_endpoint_urls_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    filled(dir.path()).await;
+    filled(dir.path());
     let path = dir.path().join("keys/crypto");
     fs::remove_file(&path).unwrap();
     let again = config(dir.path(), &[]);
-    let (said, code) = tokio::task::spawn_blocking(move || refusal(&again)).await.unwrap();
+    let (said, code) = refusal(&again);
     assert!(said.starts_with(&format!("cannot find the key {}: ", path.display())), "{said}");
     assert!(said.contains("restore it from a backup") && said.ends_with("start with --new-keys"), "{said}");
     assert_eq!(code, status::CONFIG);
@@ -29,22 +29,22 @@ async fn a_filled_store_without_the_key_of_its_endpoint_urls_is_refused() {
 
     let surroundings = Surroundings { new_keys: true, ..Surroundings::default() };
     let again = config(dir.path(), &[]);
-    tokio::task::spawn_blocking(move || start_in(&again, surroundings).unwrap().stop().unwrap()).await.unwrap();
+    start_in(&again, surroundings).unwrap().stop().unwrap();
     assert!(path.exists(), "the operator wanted one");
     let again = config(dir.path(), &[]);
-    tokio::task::spawn_blocking(move || start(&again).unwrap().stop().unwrap()).await.unwrap();
+    start(&again).unwrap().stop().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_file_that_others_may_read_is_warned_of() {
+#[test]
+fn a_key_file_that_others_may_read_is_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let (dir, log) = (tempfile::tempdir().unwrap(), events::Log::default());
-    filled(dir.path()).await;
+    filled(dir.path());
     let path = dir.path().join("keys/crypto");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let (again, kept) = (config(dir.path(), &[]), log.clone());
     let restart = move || kept.of("warn", || start(&again).unwrap().stop().unwrap());
-    tokio::task::spawn_blocking(restart).await.unwrap();
+    restart();
     let text = log.text();
     let line = text.lines().find(|line| line.contains("secret left readable by others")).expect("a warning");
     assert!(line.contains(&format!("path={}", path.display())) && line.contains("mode=\"644\""), "{line}");

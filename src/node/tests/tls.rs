@@ -2,11 +2,14 @@
 
 use std::time::Instant;
 
+use futures_util::{SinkExt as _, StreamExt as _};
+use protocol::wire::http1::HEAD_BYTES_MAX;
 use protocol::wire::url::HttpUrl;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::*;
 use crate::client::agent::{Agent, Note, Received, channel_id};
-use crate::client::http::{Client, Request, Response};
+use crate::client::http::{self, Client, Request, Response};
 use crate::client::stream::{Stream, Trust};
 use crate::edge::EdgeKeys;
 use crate::island::tests::papers::Papers;
@@ -79,6 +82,48 @@ fn messages_of_every_size_make_the_whole_way_over_tls() {
         agent.close().unwrap();
     }
     wait_for(&running, "tls_connections", 0);
+    running.stop().unwrap();
+}
+
+/// Sends a request in pieces of this many bytes, each a record of its own. Returns the status of the answer.
+fn exchange_in_pieces(mut stream: Stream, request: &[u8], piece: usize) -> u16 {
+    for piece in request.chunks(piece) {
+        stream.write_all(piece).unwrap();
+    }
+    let mut inbox = Vec::new();
+    loop {
+        if let Some((response, _)) = http::parse(&inbox).unwrap() {
+            return response.status;
+        }
+        assert_ne!(http::read_more(&mut stream, &mut inbox).unwrap(), 0, "no answer");
+    }
+}
+
+#[test]
+fn heads_of_16_kib_arrive_over_tls_whole_or_in_pieces() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let running = start(&with(dir.path(), &papers)).unwrap();
+    let mut agent = agent(&running, &papers).unwrap();
+    agent.hello(None).unwrap();
+    let endpoint = agent.register(&channel_id(), None).unwrap();
+    let node = format!("https://{}", running.addresses().node_tls[0]);
+    let post = |fill: usize| {
+        let request = Request::post(&endpoint, 60).unwrap().header("X-Fill", &"y".repeat(fill));
+        request.encrypted("long").to_bytes()
+    };
+    let call = |fill: usize| {
+        let request = Request::new("PUT", "/notif/x").header("Host", "x").header("X-Fill", &"y".repeat(fill));
+        request.to_bytes()
+    };
+    let bare = [post(0).len() - "long".len(), call(0).len()];
+    for piece in [usize::MAX, 1_000, 61] {
+        for (more, answers) in [(0, [201, 401]), (1, [431, 431])] {
+            let [post, call] = [post(HEAD_BYTES_MAX - bare[0] + more), call(HEAD_BYTES_MAX - bare[1] + more)];
+            assert_eq!(exchange_in_pieces(connect(&endpoint, &papers).unwrap(), &post, piece), answers[0], "{piece}");
+            assert_eq!(exchange_in_pieces(connect(&node, &papers).unwrap(), &call, piece), answers[1], "{piece}");
+        }
+        assert_eq!(notification(&mut agent).text(), "long");
+    }
     running.stop().unwrap();
 }
 

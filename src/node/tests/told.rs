@@ -6,15 +6,14 @@ use crate::node::manager::Manager;
 use crate::node::manager::tests::Listening;
 
 /// A million at 10,000 a second take longer than a manager waits for silence.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_asks_the_service_manager_for_time() {
+#[test]
+fn a_stop_asks_the_service_manager_for_time() {
     let dir = tempfile::tempdir().unwrap();
     let manager = Listening::below(dir.path());
     let mut node = start(&config(dir.path(), &["drain.rate=7"])).unwrap();
     node.manager = Manager::at(&manager.name);
-    let _session = hello(&node, "").await;
-    let stopped = tokio::task::spawn_blocking(move || node.stop().unwrap());
-    assert_eq!(stopped.await.unwrap(), Stopped::InOrder);
+    let _session = hello(&node, "");
+    assert_eq!(node.stop().unwrap(), Stopped::InOrder);
     let heard = manager.heard();
     assert!(heard[0].starts_with("STOPPING=1\nSTATUS=closing ") && heard[0].ends_with(", 7 a second"), "{heard:?}");
     assert_eq!(heard[1], "EXTEND_TIMEOUT_USEC=30000000", "{heard:?}");

@@ -1,17 +1,15 @@
 //! An imported user at a running server: it keeps its UAID, gets its stored messages, and endpoint URLs that the other
 //! service sealed deliver. Tokens are made here by the layout of PROTOCOL.md 2.2, not by the code under test.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use futures_util::{SinkExt as _, StreamExt as _};
-use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite;
+use serde_json::json;
 
 use super::*;
-use crate::node::Running;
+use crate::client::agent::Agent;
+use crate::client::http::{self, Request};
 use protocol::webpush::identity::Identity;
 
 /// The key list of the other service, as its configuration had it.
@@ -36,49 +34,22 @@ fn authorization(sender: &Identity) -> String {
     sender.authorization(ORIGIN, now + 3_600)
 }
 
-fn post(address: SocketAddr, path: &str, authorization: Option<&str>, body: &str) -> String {
-    let authorization = authorization.map_or(String::new(), |text| format!("authorization: {text}\r\n"));
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\nttl: 60\r\ncontent-encoding: aes128gcm\r\n{authorization}\
-         connection: close\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
-
-async fn hear(socket: &mut Socket) -> Value {
-    let heard = tokio::time::timeout(Duration::from_secs(60), socket.next()).await.expect("in time");
-    serde_json::from_str(heard.unwrap().unwrap().to_text().unwrap()).unwrap()
-}
-
-async fn hello(running: &Running) -> (Socket, String) {
-    let url = format!("ws://{}/", running.addresses().websocket[0]);
-    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-    let uaid = uuid::Uuid::from_bytes(UAID).simple().to_string();
-    let hello = json!({ "messageType": "hello", "use_webpush": true, "uaid": uaid });
-    socket.send(tungstenite::Message::text(hello.to_string())).await.unwrap();
-    let answer = hear(&mut socket).await;
-    assert_eq!(answer["status"], 200);
-    (socket, answer["uaid"].as_str().unwrap().to_owned())
-}
-
-fn body(note: &Value) -> String {
-    String::from_utf8(BASE64.decode(note["data"].as_str().unwrap()).unwrap()).unwrap()
+/// Returns the status of the answer.
+fn post(address: SocketAddr, path: &str, authorization: Option<&str>, body: &str) -> u16 {
+    let request = Request::new("POST", path).header("Host", "x").header("TTL", "60").encrypted(body);
+    let request = match authorization {
+        Some(authorization) => request.header("Authorization", authorization),
+        None => request,
+    };
+    http::exchange(address, &request).unwrap().status
 }
 
 fn dashed(chid: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(chid).hyphenated().to_string()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
+#[test]
+fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
     let dir = tempfile::tempdir().unwrap();
     let keys = format!("endpoint.crypto_keys={NEW_KEY},{OLD_KEY}");
     let sets = [
@@ -114,30 +85,29 @@ async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
     let (open, locked) = (old_endpoint(OPEN, None), old_endpoint(LOCKED, Some(sender.point())));
     let stranger = old_endpoint([0xc3; 16], None);
     // Stored before its first hello, behind its imported messages.
-    assert!(post(endpoint, &open, None, "before hello").starts_with("HTTP/1.1 201 "));
-    let (mut socket, uaid) = hello(&running).await;
-    assert_eq!(uaid, uuid::Uuid::from_bytes(UAID).simple().to_string(), "it keeps its UAID");
+    assert_eq!(post(endpoint, &open, None, "before hello"), 201);
+    let uaid = uuid::Uuid::from_bytes(UAID).simple().to_string();
+    let mut agent = Agent::connect(running.addresses().websocket[0]).unwrap();
+    assert_eq!(agent.hello(Some(&uaid)).unwrap(), uaid, "it keeps its UAID");
     for expected in ["it waited", "before hello"] {
-        let note = hear(&mut socket).await;
-        assert_eq!((body(&note), note["channelID"].as_str()), (expected.to_owned(), Some(&*dashed(OPEN))));
-        let settled = json!({ "channelID": note["channelID"], "version": note["version"] });
-        let ack = json!({ "messageType": "ack", "updates": [settled] });
-        socket.send(tungstenite::Message::text(ack.to_string())).await.unwrap();
+        let note = agent.note().unwrap();
+        assert_eq!((note.text(), &note.channel), (expected, &dashed(OPEN)));
+        agent.ack([&note]).unwrap();
     }
-    assert!(post(endpoint, &open, None, "to v1").starts_with("HTTP/1.1 201 "));
-    assert_eq!(body(&hear(&mut socket).await), "to v1");
+    assert_eq!(post(endpoint, &open, None, "to v1"), 201);
+    assert_eq!(agent.note().unwrap().text(), "to v1");
     let signed = authorization(&sender);
-    assert!(post(endpoint, &locked, Some(&signed), "to v2").starts_with("HTTP/1.1 201 "));
-    let note = hear(&mut socket).await;
-    assert_eq!((body(&note), note["channelID"].as_str()), ("to v2".to_owned(), Some(&*dashed(LOCKED))));
+    assert_eq!(post(endpoint, &locked, Some(&signed), "to v2"), 201);
+    let note = agent.note().unwrap();
+    assert_eq!((note.text(), &note.channel), ("to v2", &dashed(LOCKED)));
     // Another sender's key, no key, and a channel that the user has not.
     let other = authorization(&Identity::generate());
-    assert!(post(endpoint, &locked, Some(&other), "no").starts_with("HTTP/1.1 401 "));
-    assert!(post(endpoint, &locked, None, "no").starts_with("HTTP/1.1 401 "));
-    assert!(post(endpoint, &stranger, None, "no").starts_with("HTTP/1.1 410 "));
+    assert_eq!(post(endpoint, &locked, Some(&other), "no"), 401);
+    assert_eq!(post(endpoint, &locked, None, "no"), 401);
+    assert_eq!(post(endpoint, &stranger, None, "no"), 410);
 
-    drop(socket);
-    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    drop(agent);
+    running.stop().unwrap();
     // A second import does not bring acked messages back.
     let mut import = Import::new(&args(&[]), &mut say);
     node::with_store(&config, |store| Ok(import.all(line.to_string().as_bytes(), store))).unwrap().unwrap();

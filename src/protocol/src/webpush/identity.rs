@@ -60,8 +60,15 @@ impl Identity {
     /// # Panics
     /// The host has no randomness.
     pub fn authorization(&self, audience: &str, exp: u64) -> String {
-        let claims = serde_json::json!({ "aud": audience, "exp": exp, "sub": "mailto:murre@localhost" });
-        format!("vapid t={},k={}", self.sign(&claims), self.public_key())
+        format!("vapid t={},k={}", self.token(audience, exp), self.public_key())
+    }
+
+    /// A token for `audience`, good until `exp` (seconds since the epoch).
+    ///
+    /// # Panics
+    /// The host has no randomness.
+    pub fn token(&self, audience: &str, exp: u64) -> String {
+        self.sign(&serde_json::json!({ "aud": audience, "exp": exp, "sub": "mailto:murre@localhost" }))
     }
 }
 

@@ -105,22 +105,26 @@ impl<'b> Head<'_, 'b> {
 
 /// Returns the length of the head at the front of `bytes`, blank line included; `None` when it is not whole yet.
 /// Decides by the first offending byte, so any split of the bytes gives the same answer.
-pub fn find_head(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+///
+/// The first `seen` bytes were the whole of an earlier call that gave `None`. They are not read again, so that a head
+/// in many small pieces costs no more than one in few.
+pub fn find_head(bytes: &[u8], seen: usize) -> Result<Option<usize>, Malformed> {
     let Some(first) = bytes.first() else { return Ok(None) };
     if !first.is_ascii_uppercase() {
         return Err(Malformed::Syntax);
     }
     let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
-    let mut line_start = 0;
-    while let Some(length) = text::position(b'\n', &window[line_start..]) {
-        let feed = line_start + length;
-        if length == 0 || window[feed - 1] != b'\r' {
+    let mut from = seen.min(window.len());
+    while let Some(length) = text::position(b'\n', &window[from..]) {
+        let feed = from + length;
+        let before = &window[..feed];
+        if !before.ends_with(b"\r") {
             return Err(Malformed::Syntax);
         }
-        if length == 1 {
+        if before.ends_with(b"\n\r") {
             return Ok(Some(feed + 1));
         }
-        line_start = feed + 1;
+        from = feed + 1;
     }
     if bytes.len() >= HEAD_BYTES_MAX { Err(Malformed::HeadTooLarge) } else { Ok(None) }
 }
@@ -306,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn with_head<T>(bytes: &[u8], look: impl FnOnce(Result<Head<'_, '_>, Malformed>) -> T) -> T {
-        let length = match find_head(bytes) {
+        let length = match find_head(bytes, 0) {
             Ok(Some(length)) => length,
             Ok(None) => panic!("not whole"),
             Err(fault) => return look(Err(fault)),
@@ -441,7 +445,7 @@ mod tests {
             with_head(bytes.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::Syntax), "{lines:?}"));
         }
         for bytes in [&b"\x16\x03\x01\x02"[..], b"get", b"\n", b"GET / HTTP/1.1\n", b"GET /\r\r\n\n"] {
-            let refused = find_head(bytes) == Err(Malformed::Syntax);
+            let refused = find_head(bytes, 0) == Err(Malformed::Syntax);
             assert!(refused, "{:?}", String::from_utf8_lossy(bytes));
         }
     }
@@ -450,9 +454,9 @@ mod tests {
     fn heads_are_bounded() {
         let mut long = b"GET / HTTP/1.1\r\nA: ".to_vec();
         long.resize(HEAD_BYTES_MAX - 1, b'x');
-        assert_eq!(find_head(&long), Ok(None));
+        assert_eq!(find_head(&long, 0), Ok(None));
         long.push(b'x');
-        assert_eq!(find_head(&long), Err(Malformed::HeadTooLarge));
+        assert_eq!(find_head(&long, 0), Err(Malformed::HeadTooLarge));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
         with_head(many.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::HeadTooLarge)));
         let enough = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX - 1));
@@ -462,7 +466,7 @@ mod tests {
     proptest! {
         #[test]
         fn heads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            if let Ok(Some(length)) = find_head(&bytes) {
+            if let Ok(Some(length)) = find_head(&bytes, 0) {
                 let _ = parse_head(&bytes[..length], &mut HeaderSlots::new()).is_ok();
             }
         }
@@ -471,7 +475,7 @@ mod tests {
         fn heads_of_nearly_http_never_panic(
             text in "GET /[ -~]{0,40} HTTP/1.1\r\nHost: h\r\n([!-~]{1,9}:[ -~]{0,20}\r\n){0,5}\r\n",
         ) {
-            if let Ok(Some(length)) = find_head(text.as_bytes()) {
+            if let Ok(Some(length)) = find_head(text.as_bytes(), 0) {
                 let _ = parse_head(&text.as_bytes()[..length], &mut HeaderSlots::new()).is_ok();
             }
         }
@@ -479,9 +483,12 @@ mod tests {
         #[test]
         fn more_bytes_change_no_verdict(text in "[GP][A-Z\r\n :/a]{0,60}", cut in 0usize..60) {
             let bytes = text.as_bytes();
-            let early = find_head(&bytes[..cut.min(bytes.len())]);
+            let cut = cut.min(bytes.len());
+            let early = find_head(&bytes[..cut], 0);
+            let later = find_head(bytes, if early == Ok(None) { cut } else { 0 });
+            prop_assert_eq!(&later, &find_head(bytes, 0));
             if early != Ok(None) {
-                prop_assert_eq!(early, find_head(bytes));
+                prop_assert_eq!(early, later);
             }
         }
     }
