@@ -52,6 +52,7 @@ fn no_rare_situation_is_missing_from_two_hundred_rare_clusters() {
 const OF_RARE: &[&str] = &[
     "agent: flickers",
     "call: answered Busy",
+    "call: copy of a push that was refused",
     "call: push, twice",
     "low water: a message turned up below it",
     "machine.rows_passed_by",

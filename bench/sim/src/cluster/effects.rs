@@ -67,6 +67,7 @@ impl Cluster {
             }
             Effect::LedgerAppend(slot, message) => {
                 let post = self.sighted(&message)?;
+                self.taken(n, post, message.stamp)?;
                 self.posts[post].held = true;
                 match self.nodes[n].shards[s].ledger.insert(slot.0, message) {
                     Some(_) => Err(format!("{slot:?} of node {n} is used twice")),

@@ -62,10 +62,12 @@ pub(super) struct Post {
     pub(super) pushed_twice: bool,
     /// The newest stamp that a session had been sent when it refused a push of this.
     pub(super) refused_behind: Option<Stamp>,
+    /// The run that refused a push of this, and time and stamp of that push.
+    pub(super) refused_by: Option<(u64, u64, Stamp)>,
     pub(super) cancelled: bool,
 }
 
-/// Time, in nanoseconds, for which a run remembers which messages of other nodes ended there.
+/// Time, in nanoseconds, for which a run remembers which messages of other nodes ended there or were refused.
 pub(super) const REMEMBERS: u64 = 60_000_000_000;
 /// Time, in microseconds, for which low water stays behind the right time at least: 30 s of a write and the skew of its
 /// clock, less what a clock drifts between two questions.
@@ -104,6 +106,7 @@ impl Post {
             read_by: BTreeSet::new(),
             pushed_twice: false,
             refused_behind: None,
+            refused_by: None,
             cancelled: false,
         }
     }
@@ -248,6 +251,18 @@ impl Cluster {
         if message.ttl > 0 && !post.pushed_twice {
             post.refused_behind = behind.filter(|newest| *newest > message.stamp);
         }
+    }
+
+    /// A node takes a direct. A push that it has refused stays refused: its POST may fail, and a message that it would
+    /// replace was accepted.
+    pub(super) fn taken(&self, node: usize, index: usize, stamp: Stamp) -> Verdict {
+        let (post, run) = (&self.posts[index], self.nodes[node].id.boot);
+        // Its node stamps the message again.
+        let copy = |(by, at, of): (u64, u64, Stamp)| by == run && stamp <= of && self.now - at < REMEMBERS;
+        if post.refused_by.is_some_and(copy) {
+            return Err(format!("message {index} is taken from a late copy of a push that was refused: {post:?}"));
+        }
+        Ok(())
     }
 
     /// Rows behind an unsure push, and rows that a ledger leaves, have one place each: one delete ends such a row.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use machine::ids::Clock;
+use machine::message::Message;
 use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use super::link::{Behind, Late};
@@ -62,6 +63,8 @@ pub(crate) enum Breakage {
     LackUnnoticed,
     /// A message that turns up below low water is not saved again.
     BelowLowWaterStays,
+    /// A node does not know a push again that it has refused.
+    RefusalForgotten,
 }
 
 impl Cluster {
@@ -167,6 +170,17 @@ impl Cluster {
             }
             (_, op) => op,
         }
+    }
+
+    /// Message of a push as a machine is given it. A machine that has forgotten a refusal takes it for another one.
+    pub(super) fn copy_broken(&mut self, to: usize, post: usize, message: &Message) -> Arc<Message> {
+        let mut copy = Message::clone(message);
+        let run = self.nodes[to].id.boot;
+        if self.posts[post].refused_by.is_some_and(|(by, _, stamp)| by == run && stamp == copy.stamp) {
+            self.marks.hit("call: copy of a push that was refused");
+            copy.stamp.clock.0 -= u64::from(self.breakage == Some(Breakage::RefusalForgotten));
+        }
+        Arc::new(copy)
     }
 
     /// Returns true if a broken cluster does not make this call and takes it for answered.
@@ -353,5 +367,11 @@ mod tests {
     fn a_message_below_low_water_that_is_not_saved_again_is_noticed() {
         let what = found_in(Breakage::BelowLowWaterStays, true);
         assert!(what.contains("is accepted below low water"), "{what}");
+    }
+
+    #[test]
+    fn a_late_copy_of_a_refused_push_that_is_taken_is_noticed() {
+        let what = found_in(Breakage::RefusalForgotten, true);
+        assert!(what.contains("late copy of a push that was refused"), "{what}");
     }
 }

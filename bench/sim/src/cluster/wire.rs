@@ -21,6 +21,8 @@ pub(super) struct Call {
     op: PeerOp,
     stage: Stage,
     gives_up_at: u64,
+    /// Time at which a machine was given it.
+    given_at: u64,
     /// The newest stamp that the session had been sent when it refused this push.
     behind: Option<Stamp>,
 }
@@ -107,10 +109,11 @@ impl Cluster {
                 op,
                 stage,
                 gives_up_at,
+                given_at: 0,
                 behind: None,
             });
         }
-        self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at, behind: None });
+        self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at, given_at: 0, behind: None });
     }
 
     /// Returns true if something can become of a call now.
@@ -189,7 +192,7 @@ impl Cluster {
                 self.marks.hit("call: push");
                 let post = self.identify(&message)?;
                 self.posts[post].pushed_late |= self.posts[post].asked;
-                let message = std::sync::Arc::new(machine::message::Message::clone(&message));
+                let message = self.copy_broken(to, post, &message);
                 NodeCommand::Push(Box::new(NodePush { message, stored }))
             }
             PeerOp::Notify { uaid, unsure, .. } => {
@@ -204,7 +207,7 @@ impl Cluster {
                 NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at }))
             }
         };
-        self.calls[at].stage = Stage::There;
+        (self.calls[at].stage, self.calls[at].given_at) = (Stage::There, self.now);
         let shard = self.rng.network.index(self.nodes[to].shards.len());
         let conn = self.fresh_conn();
         self.pending.insert((to, shard, conn.slot), Pending::Call(self.calls[at].id));
@@ -221,7 +224,10 @@ impl Cluster {
         };
         self.marks.hit(&format!("call: answered {reply:?}"));
         if let (PeerReply::Busy, PeerOp::Push { to, message, stored: false }) = (reply, &self.calls[at].op) {
-            self.calls[at].behind = self.sent_up_to(Cluster::node_of(to), message.uaid);
+            let (to, post) = (Cluster::node_of(to), self.identify(message)?);
+            let refusal = (self.nodes[to].id.boot, self.calls[at].given_at, message.stamp);
+            self.posts[post].refused_by.get_or_insert(refusal);
+            self.calls[at].behind = self.sent_up_to(to, message.uaid);
         }
         if let PeerOp::Notify { to, unsure: Some(row), .. } = &self.calls[at].op {
             let (to, row) = (Cluster::node_of(to), *row);

@@ -45,7 +45,8 @@ pub struct Options {
     /// Seconds of calm before a fault and after it.
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub calm: u64,
-    /// TLS between the nodes, and to the database with a client certificate; a password too where that is one node.
+    /// TLS between the nodes, each of which asks its callers for a certificate, and to the database with a client
+    /// certificate; a password too where that is one node.
     #[arg(long)]
     pub tls: bool,
     /// The server binary; when absent this executable, which has `serve` too.

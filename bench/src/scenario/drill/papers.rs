@@ -32,10 +32,12 @@ impl Papers {
         Ok(papers)
     }
 
-    /// Settings of every node.
-    pub(super) fn settings(&self) -> [String; 3] {
-        [("node.ca", "ca"), ("node.tls.cert", "node"), ("node.tls.key", "key")]
-            .map(|(setting, name)| format!("{setting}={}", self.file(name).display()))
+    /// Settings of every node. Nodes show their certificates to each other, both ways.
+    pub(super) fn settings(&self) -> Vec<String> {
+        let files =
+            [("node.ca", "ca"), ("node.tls.client_ca", "ca"), ("node.tls.cert", "node"), ("node.tls.key", "key")];
+        let files = files.map(|(setting, name)| format!("{setting}={}", self.file(name).display()));
+        files.into_iter().chain(["node.tls.client_required=true".to_owned()]).collect()
     }
 
     fn file(&self, name: &str) -> PathBuf {
