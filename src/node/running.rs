@@ -209,7 +209,7 @@ impl Running {
         let within = DRAIN_TIME_MIN + Duration::from_secs(sessions / u64::from(drain_rate));
         manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
         linger(&island, &mut manager, drain.delay);
-        shards.drain(drain_rate.div_ceil(shard_count), within);
+        shards.drain(drain_rate, within);
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
             // Shards always end within that time, so the loop ends.

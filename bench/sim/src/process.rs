@@ -175,7 +175,7 @@ impl World {
             return Ok(());
         }
         self.marks.hit("stop: asked");
-        let rate = self.rng.faults.pick(&[1, 10, 1000]) as u32;
+        let rate = self.rng.faults.pick(&[20, 100, 1000]) as u32;
         self.stopping = Some(self.now + 60_000_000_000);
         for shard in 0..self.shards.len() {
             if self.stopping.is_some() {

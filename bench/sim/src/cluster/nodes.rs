@@ -154,7 +154,7 @@ impl Cluster {
         }
         self.marks.hit("node: told to stop");
         self.nodes[n].stopping = Some(self.now + 60 * SECOND);
-        let rate = self.rng.faults.pick(&[1, 10, 1_000]) as u32;
+        let rate = self.rng.faults.pick(&[20, 100, 1_000]) as u32;
         for s in 0..self.nodes[n].shards.len() {
             self.step(n, s, Input::Drain { rate })?;
         }

@@ -74,7 +74,7 @@ pub enum Input {
     /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (ARCHITECTURE.md
     /// 4, close).
     Drain {
-        /// Sessions to close per second on this shard.
+        /// Sessions to close per second on all shards together; this one closes its share of them.
         rate: u32,
     },
 }

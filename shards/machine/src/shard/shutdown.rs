@@ -6,6 +6,7 @@ use crate::time::Span;
 
 use super::command::CloseReason;
 use super::components::conns::ConnState;
+use super::components::shutdown::Share;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 
@@ -15,7 +16,8 @@ impl ShardMachine {
     }
 
     pub(super) fn begin_drain(&mut self, turn: &mut Turn<'_>, rate: u32) {
-        if self.shutdown.begin(turn.now.mono, rate) {
+        let (shard, shard_count) = (self.config.shard.0, self.config.placement.shard_count());
+        if self.shutdown.begin(turn.now.mono, Share { rate, shard, shard_count }) {
             self.receipts.give_up_all();
         }
     }

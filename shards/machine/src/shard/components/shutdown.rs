@@ -13,8 +13,11 @@ pub(in crate::shard) struct Shutdown {
 }
 
 struct Drain {
-    /// Sessions to close per second.
-    rate: u32,
+    share: Share,
+    /// Sessions that may be closed, in parts of [`Share::session`].
+    credit: u64,
+    /// Time of the last turn.
+    last: Instant,
     next: Instant,
     /// Sessions whose ledgers have been sent to storage: all below it.
     saved_below: u32,
@@ -25,12 +28,40 @@ struct Drain {
     said: bool,
 }
 
+/// The part of the node's drain rate that one shard has.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) struct Share {
+    /// Sessions to close per second on all shards together.
+    pub rate: u32,
+    pub shard: u16,
+    pub shard_count: u16,
+}
+
+impl Share {
+    /// Credit that one session costs: a node earns `rate` of these parts in a nanosecond for each of its shards.
+    fn session(self) -> u64 {
+        1_000_000_000 * u64::from(self.shard_count)
+    }
+
+    /// Credit of the first turn: shards that close less than one session in a turn take turns with each other.
+    fn start(self) -> u64 {
+        1_000_000_000 * u64::from(self.shard)
+    }
+
+    /// Credit of a turn. A turn that comes late makes up for one turn at most: sessions that closed late must not all
+    /// close in one second.
+    fn earned(self, passed: Span) -> u64 {
+        u64::from(self.rate).saturating_mul(passed.min(Span(2 * TURN.0)).0)
+    }
+}
+
 /// One turn of a drain.
 pub(in crate::shard) struct DrainTurn {
     next: u32,
     until: u32,
     end: u32,
-    share: usize,
+    credit: u64,
+    session: u64,
     in_time: bool,
 }
 
@@ -43,9 +74,13 @@ impl DrainTurn {
         more.then_some(index)
     }
 
-    /// Number of sessions that this turn closes. `quiet`: storage has nothing to do.
-    pub fn closes(&self, quiet: bool) -> Option<usize> {
-        (self.next >= self.end && (quiet || !self.in_time)).then_some(self.share)
+    /// Number of sessions that this turn closes, at least one. `quiet`: storage has nothing to do.
+    pub fn closes(&mut self, quiet: bool) -> Option<usize> {
+        let waits = self.next < self.end || !quiet && self.in_time;
+        // What was not closed while storage had its time is not made up for.
+        let credit = if waits { self.credit.min(self.session - 1) } else { self.credit };
+        self.credit = credit % self.session;
+        usize::try_from(credit / self.session).ok().filter(|share| *share > 0)
     }
 }
 
@@ -56,12 +91,14 @@ impl Shutdown {
     }
 
     /// Begins the drain. False when it has begun already.
-    pub fn begin(&mut self, now: Instant, rate: u32) -> bool {
+    pub fn begin(&mut self, now: Instant, share: Share) -> bool {
         if self.has_begun() {
             return false;
         }
-        let close_from = now.after(SAVE_FIRST);
-        self.drain = Some(Drain { rate: rate.max(1), next: now, saved_below: 0, cursor: 0, close_from, said: false });
+        let share = Share { rate: share.rate.max(1), ..share };
+        let (credit, close_from) = (share.start(), now.after(SAVE_FIRST));
+        let (saved_below, cursor, said) = (0, 0, false);
+        self.drain = Some(Drain { share, credit, last: now, next: now, saved_below, cursor, close_from, said });
         true
     }
 
@@ -78,7 +115,8 @@ impl Shutdown {
             next: drain.saved_below,
             until: end.min(drain.saved_below.saturating_add(limits::SWEEP_SESSIONS_PER_TURN as u32)),
             end,
-            share: (drain.rate / TURNS_PER_SECOND).max(1) as usize,
+            credit: drain.credit + drain.share.earned(now.since(drain.last)),
+            session: drain.share.session(),
             in_time: now < drain.close_from,
         })
     }
@@ -87,7 +125,8 @@ impl Shutdown {
     pub fn end_turn(&mut self, now: Instant, turn: &DrainTurn) {
         let drain = self.running();
         drain.saved_below = turn.next;
-        drain.next = now.after(Span(1_000_000_000 / u64::from(TURNS_PER_SECOND)));
+        drain.credit = turn.credit;
+        (drain.last, drain.next) = (now, now.after(TURN));
     }
 
     /// The slot from which connections are closed.
@@ -111,7 +150,8 @@ impl Shutdown {
     }
 }
 
-const TURNS_PER_SECOND: u32 = 50;
+/// Time between two turns.
+const TURN: Span = Span::from_ms(20);
 /// Time for which closing waits for storage to take the ledgers; after that they depart with their sessions.
 const SAVE_FIRST: Span = Span::from_secs(2);
 
@@ -123,23 +163,53 @@ mod tests {
     fn ledgers_are_saved_before_sessions_close() {
         let mut shutdown = Shutdown::default();
         assert!(!shutdown.has_begun() && shutdown.due().is_none() && shutdown.begin_turn(Instant(9), 1).is_none());
-        assert!(shutdown.begin(Instant(9), 100) && !shutdown.begin(Instant(9), 7));
+        let share = |rate| Share { rate, shard: 0, shard_count: 1 };
+        assert!(shutdown.begin(Instant(9), share(100)) && !shutdown.begin(Instant(9), share(7)));
         let end = limits::SWEEP_SESSIONS_PER_TURN as u32 + 3;
         let (mut now, mut saved, mut closed) = (Instant(9), Vec::new(), Vec::new());
-        for _ in 0..2 {
+        for quiet in [true, false, true] {
             let mut turn = shutdown.begin_turn(now, end).expect("it is due");
             saved.extend(std::iter::from_fn(|| turn.next()));
-            closed.push((turn.closes(false), turn.closes(true)));
+            closed.push(turn.closes(quiet));
             shutdown.end_turn(now, &turn);
             assert!(shutdown.begin_turn(now, end).is_none());
-            now = now.after(Span::from_ms(20));
+            now = now.after(TURN);
             assert_eq!(shutdown.due(), Some(now));
         }
         assert_eq!(saved, (0..end).collect::<Vec<_>>());
-        assert_eq!(closed, [(None, None), (None, Some(2))]);
-        let late = shutdown.begin_turn(Instant(9).after(SAVE_FIRST), end).expect("it is due");
-        assert_eq!(late.closes(false), Some(2));
+        assert_eq!(closed, [None, None, Some(2)], "what was held up is not made up for");
+        let mut late = shutdown.begin_turn(Instant(9).after(SAVE_FIRST), end).expect("it is due");
+        assert_eq!(late.closes(false), Some(4), "two turns at most");
         assert!(shutdown.complete() && !shutdown.complete());
         assert_eq!(shutdown.due(), None);
+    }
+
+    /// Closed sessions of a node of `shard_count` shards in each 20 ms.
+    fn closed(rate: u32, shard_count: u16, turns: usize) -> Vec<usize> {
+        let mut shards: Vec<Shutdown> = (0..shard_count).map(|_| Shutdown::default()).collect();
+        for (shard, shutdown) in (0..).zip(&mut shards) {
+            shutdown.begin(Instant(0), Share { rate, shard, shard_count });
+        }
+        let turn = |turn: u64| {
+            let now = Instant(0).after(Span(TURN.0 * turn));
+            let closes = shards.iter_mut().map(|shutdown| {
+                let mut turn = shutdown.begin_turn(now, 0).expect("it is due");
+                let closes = turn.closes(true).unwrap_or(0);
+                shutdown.end_turn(now, &turn);
+                closes
+            });
+            closes.sum()
+        };
+        (0..turns as u64).map(turn).collect()
+    }
+
+    #[test]
+    fn no_second_of_a_drain_has_more_closes_than_its_rate() {
+        for (rate, shard_count) in [(1, 64), (7, 2), (49, 1), (51, 1), (99, 3), (1_000, 64), (10_000, 8)] {
+            let turns = closed(rate, shard_count, 500);
+            let seconds: Vec<usize> = turns.windows(50).map(|second| second.iter().sum()).collect();
+            let most = seconds.iter().max().expect("there are seconds");
+            assert_eq!((*most, turns.iter().sum()), (rate as usize, rate as usize * 499 / 50), "{rate} {shard_count}");
+        }
     }
 }
