@@ -173,7 +173,7 @@ def test_traffic_of_a_bot_postpones_the_ping_of_the_server(tmp_path):
 
 
 def test_bots_hear_a_ping_in_each_gap_that_is_longer_than_the_interval(tmp_path):
-    settings = ["websocket.auto_ping_interval=1", "websocket.auto_ping_timeout=3"]
+    settings = ["websocket.auto_ping_interval=2", "websocket.auto_ping_timeout=1"]
     with Server(tmp_path, settings=settings).running() as server:
         assert play(server, "bots", "hears_pings_in_gaps").pings >= 2
 

@@ -40,6 +40,7 @@ import math
 import os
 import pathlib
 import re
+import select
 import socket
 import struct
 import time
@@ -108,6 +109,17 @@ class Connection:
                 return opcode, payload
             self.pings += 1
             self.send(PONG, payload)
+
+    def idle(self, seconds):
+        """Answers pings of the server for this long; nothing else may come."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and select.select([self.socket], [], [], left)[0]:
+            self.receive()
+            while (found := self.whole()) is not None:
+                opcode, payload = found
+                assert opcode == PING, found
+                self.pings += 1
+                self.send(PONG, payload)
 
     def whole(self):
         """Takes one frame off what was read: whole, unmasked and uncompressed, as this server sends it."""
@@ -278,7 +290,7 @@ class Player:
         count, pause, app, endpoint, channel, update = rest.split(" ", 5)
         for _ in range(int(count)):
             self.nothing_waits(f"{app} {endpoint} {channel} {update}")
-            time.sleep(float(pause))
+            self.connection.idle(float(pause))
         self.quiet("")
         self.pings = self.connection.pings
 
