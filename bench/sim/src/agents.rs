@@ -353,7 +353,7 @@ impl World {
                     self.sockets[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
                 }
             }
-            Frame::Urgency(_) => {}
+            Frame::Urgency => {}
             Frame::Registered(chid, 200) if current => {
                 self.agents[index].channels.insert(chid);
             }

@@ -134,7 +134,7 @@ pub(crate) enum Frame {
     Hello(Uaid, Box<BroadcastDelta>),
     Registered(Chid, u16),
     Unregistered(Chid, u16),
-    Urgency(u16),
+    Urgency,
     Notification(Box<Message>),
     Broadcast(Box<BroadcastDelta>),
     Ping,
@@ -463,7 +463,7 @@ impl World {
             }
             SessionEvent::Urgency { status } => {
                 self.minimum_named(id, status)?;
-                (Frame::Urgency(status), None)
+                (Frame::Urgency, None)
             }
             SessionEvent::Notification { message, emission, .. } => {
                 self.notified(id, &message)?;

@@ -240,7 +240,10 @@ impl ShardMachine {
             match page.messages.into_iter().next() {
                 // Refused meanwhile, or before: it has its place in the window, and its pace.
                 Some(message) if !sent && !blocked => self.fill_gap(turn, at, stamp, message),
-                Some(message) if sent && !blocked && room => self.resend(turn, at, stamp, message),
+                // The minimum may have risen while it was read.
+                Some(message) if sent && !blocked && room && !self.is_held(at, &message) => {
+                    self.resend(turn, at, stamp, message);
+                }
                 Some(_) => {}
                 // Expired, or removed by an operation that storage answered with an error: nothing is left to deliver.
                 None => {
