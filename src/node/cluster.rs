@@ -280,7 +280,14 @@ mod tests {
     }
 
     fn cluster(sets: &[&str]) -> Result<Cluster, Fault> {
-        cluster_of(sets, Arc::default())
+        cluster_of(sets, no_table())
+    }
+
+    /// A store that no node can enter.
+    fn no_table() -> Arc<FakeNodes> {
+        let nodes = Arc::<FakeNodes>::default();
+        nodes.answers().entered = Err("no table".to_owned());
+        nodes
     }
 
     fn cluster_of(sets: &[&str], nodes: Arc<FakeNodes>) -> Result<Cluster, Fault> {
@@ -324,7 +331,7 @@ mod tests {
             (&[KEYS[0], KEYS[1], "node.url=https://n"], "https://n", false),
             (&[KEYS[0], KEYS[1], "node.url=https://n", "roles=endpoint"], "https://n", true),
         ] {
-            let nodes = Arc::<FakeNodes>::default();
+            let nodes = no_table();
             let _ = cluster_of(sets, Arc::clone(&nodes)).unwrap().enter(Some(&last(url)));
             assert_eq!(nodes.answers().left, if left { vec![last(url)] } else { vec![] }, "{url}");
         }

@@ -405,10 +405,10 @@ impl Embedded {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Embedded {
     /// Replaces the record of a user by bytes that no version wrote.
-    pub(crate) fn damage_record(&self, uaid: machine::ids::Uaid) {
+    pub fn damage_record(&self, uaid: machine::ids::Uaid) {
         let db = self.db.as_ref().expect("it is open");
         db.users.insert(uaid.0, b"no record").expect("writable");
     }
