@@ -121,7 +121,7 @@ impl Edge for LineEdge {
 
     fn emit(&mut self, _now: Now, _codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
         match event {
-            Event::Agent(AgentEvent::Session(SessionEvent::Notification { message, emission })) => {
+            Event::Agent(AgentEvent::Session(SessionEvent::Notification { message, emission, .. })) => {
                 out.extend_from_slice(format!("note {} ", emission.0).as_bytes());
                 out.extend_from_slice(&message.payload);
                 out.push(b'\n');
@@ -224,7 +224,7 @@ impl Script {
             tries: Default::default(),
             payload,
         });
-        Effect::Emit(conn, SessionEvent::Notification { message, emission }.into())
+        Effect::Emit(conn, SessionEvent::Notification { message, emission, tells_urgency: false }.into())
     }
 
     fn obey(&mut self, conn: ConnId, op: u8, code: u32, effects: &mut EffectQueue) {
