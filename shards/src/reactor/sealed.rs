@@ -43,8 +43,8 @@ enum Step {
 
 /// A handshake that takes longer makes room for one that waits.
 const PATIENCE: Span = Span::from_secs(1);
-/// Time that the steps of one turn take, and one step more: others wait for them.
-const STEPS_SPAN: Span = Span::from_ms(1);
+/// Time that the steps of one turn take, and one step more: others wait for them. A first flight is some 110 us.
+const STEPS_SPAN: Span = Span(250_000);
 
 impl Handshakes {
     /// Time at which a handshake has taken long enough to make room for one that waits.

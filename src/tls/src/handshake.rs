@@ -172,21 +172,20 @@ impl Handshake {
     }
 
     /// Takes over the secrets after [`Step::Finished`], and says if an earlier connection was resumed. `None` if they
-    /// are not those that rustls has: then the connection must end.
+    /// are not of the suite that was negotiated: then the connection must end.
     pub(crate) fn finish(self) -> Option<(Session, bool)> {
         let is_resumed = self.conn.handshake_kind() == Some(HandshakeKind::Resumed);
         let (extracted, kernel) = self.conn.dangerous_into_kernel_connection().ok()?;
         let suite = Suite::of(kernel.negotiated_cipher_suite().suite())?;
-        if suite.is_tls12() {
-            let read = Direction::extracted(suite, &extracted.rx)?;
-            let write = Direction::extracted(suite, &extracted.tx)?;
-            return self.held.is_empty().then(|| (Session::new(suite, self.port, read, write), is_resumed));
-        }
-        let secrets = self.secrets?;
-        let read = Direction::new(suite, secrets.client(suite), extracted.rx.0);
-        let write = Direction::new(suite, secrets.server(suite), extracted.tx.0);
-        let are_equal = read.equals(suite, &extracted.rx) && write.equals(suite, &extracted.tx);
-        (are_equal && self.held.is_empty()).then(|| (Session::new(suite, self.port, read, write), is_resumed))
+        let (client, server) = match &self.secrets {
+            Some(secrets) => (secrets.client(suite), secrets.server(suite)),
+            None if suite.is_tls12() => (&[][..], &[][..]),
+            None => return None,
+        };
+        let read = Direction::extracted(suite, client, &extracted.rx)?;
+        let write = Direction::extracted(suite, server, &extracted.tx)?;
+        debug_assert!(read.is_derived(suite) && write.is_derived(suite), "the secrets that rustls told are others");
+        self.held.is_empty().then(|| (Session::new(suite, self.port, read, write), is_resumed))
     }
 
     /// Appends a fatal alert that rustls does not know of. The server seals with its traffic secret from its Finished

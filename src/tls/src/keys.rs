@@ -126,20 +126,28 @@ impl Direction {
     pub(crate) fn new(suite: Suite, secret: &[u8], seq: u64) -> Direction {
         let mut new = Direction { seq, secret: [0; SECRET_MAX], key: [0; KEY_MAX], iv: [0; IV_LEN] };
         new.secret[..secret.len()].copy_from_slice(secret);
-        expand_label(suite, secret, b"key", &mut new.key[..suite.key_len()]);
-        expand_label(suite, secret, b"iv", &mut new.iv);
+        let secret = Prk::new_less_safe(suite.hkdf(), secret);
+        expand_label(&secret, b"key", &mut new.key[..suite.key_len()]);
+        expand_label(&secret, b"iv", &mut new.iv);
         new
     }
 
-    /// Takes key and IV that rustls extracted from a connection of TLS 1.2.
-    pub(crate) fn extracted(suite: Suite, (seq, secrets): &(u64, ConnectionTrafficSecrets)) -> Option<Direction> {
-        let (key, iv) = match secrets {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv }
-            | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
-            | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (key.as_ref(), iv.as_ref()),
+    /// Takes key, IV and sequence number that rustls extracted, and the traffic secret of which it derived them, empty
+    /// in TLS 1.2. `None` if they are not of this suite.
+    pub(crate) fn extracted(
+        suite: Suite,
+        secret: &[u8],
+        (seq, secrets): &(u64, ConnectionTrafficSecrets),
+    ) -> Option<Direction> {
+        let (aead, key, iv) = match secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
             _ => return None,
         };
-        Direction::of_key(suite, *seq, key, iv)
+        let mut new = Direction::of_key(suite, *seq, key.as_ref(), iv.as_ref()).filter(|_| suite.aead() == aead)?;
+        new.secret[..secret.len()].copy_from_slice(secret);
+        Some(new)
     }
 
     fn of_key(suite: Suite, seq: u64, key: &[u8], iv: &[u8]) -> Option<Direction> {
@@ -174,7 +182,7 @@ impl Direction {
     pub(crate) fn update(&mut self, suite: Suite) {
         let mut next = Zeroizing::new([0; SECRET_MAX]);
         let next = &mut next[..suite.secret_len()];
-        expand_label(suite, self.secret(suite), b"traffic upd", next);
+        expand_label(&Prk::new_less_safe(suite.hkdf(), self.secret(suite)), b"traffic upd", next);
         *self = Direction::new(suite, next, 0);
     }
 
@@ -182,18 +190,13 @@ impl Direction {
         &self.secret[..suite.secret_len()]
     }
 
-    /// Returns true if rustls extracted the same key, IV and sequence number.
-    pub(crate) fn equals(&self, suite: Suite, extracted: &(u64, ConnectionTrafficSecrets)) -> bool {
-        let (of, key, iv) = match &extracted.1 {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Suite::Aes128GcmSha256, key, iv),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Suite::Aes256GcmSha384, key, iv),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (Suite::ChaCha20Poly1305Sha256, key, iv),
-            _ => return false,
-        };
-        of == suite
-            && self.seq == extracted.0
-            && self.key[..suite.key_len()] == *key.as_ref()
-            && self.iv == *iv.as_ref()
+    /// Returns true if key and IV are those that follow from the traffic secret.
+    pub(crate) fn is_derived(&self, suite: Suite) -> bool {
+        if suite.is_tls12() {
+            return true;
+        }
+        let derived = Direction::new(suite, self.secret(suite), self.seq);
+        self.key == derived.key && self.iv == derived.iv
     }
 
     /// Seals in place under the next sequence number and returns the tag.
@@ -255,13 +258,12 @@ impl KeyType for Len {
 }
 
 /// HKDF-Expand-Label with an empty context (RFC 8446 section 7.1).
-fn expand_label(suite: Suite, secret: &[u8], label: &[u8], out: &mut [u8]) {
+fn expand_label(secret: &Prk, label: &[u8], out: &mut [u8]) {
     let length = (out.len() as u16).to_be_bytes();
     let label_len = [b"tls13 ".len() as u8 + label.len() as u8];
     let info: [&[u8]; 5] = [&length, &label_len, b"tls13 ", label, &[0]];
-    let prk = Prk::new_less_safe(suite.hkdf(), secret);
     // Invariant: an output is at most as long as the hash, of which HKDF makes 255.
-    prk.expand(&info, Len(out.len())).and_then(|okm| okm.fill(out)).expect("short");
+    secret.expand(&info, Len(out.len())).and_then(|okm| okm.fill(out)).expect("short");
 }
 
 #[cfg(test)]

@@ -154,12 +154,7 @@ impl ShardTls {
         self.stats.tls_handshakes_in_flight -= 1;
         let is_challenge = handshake.is_challenge();
         let Some((mut session, is_resumed)) = handshake.finish() else {
-            self.handshake_failed(
-                slot,
-                port,
-                Failure::Internal,
-                "the secrets of the connection are not those of rustls",
-            );
+            self.handshake_failed(slot, port, Failure::Internal, "the secrets of the connection are not of its suite");
             return failed(0, bytes);
         };
         count_completed(&mut self.stats, session.is_tls12(), is_resumed);
