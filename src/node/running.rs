@@ -206,7 +206,10 @@ impl Running {
         let sessions = sum(stage.boards(), "conns");
         let shard_count = stage.boards().len() as u32;
         tracing::info!(sessions, drain_rate, delay_seconds = drain.delay.as_secs_f64(), "drain begun");
-        let within = DRAIN_TIME_MIN + Duration::from_secs(sessions / u64::from(drain_rate));
+        // Each shard closes its part of the rate, so the fullest one ends last.
+        let fullest = stage.boards().iter().map(|board| sum(std::slice::from_ref(board), "conns")).max();
+        let seconds = fullest.unwrap_or(0) * u64::from(shard_count) / u64::from(drain_rate);
+        let within = DRAIN_TIME_MIN + Duration::from_secs(seconds);
         manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
         linger(&island, &mut manager, drain.delay);
         shards.drain(drain_rate, within);

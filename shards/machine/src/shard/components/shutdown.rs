@@ -48,10 +48,10 @@ impl Share {
         1_000_000_000 * u64::from(self.shard)
     }
 
-    /// Credit of a turn. A turn that comes late makes up for one turn at most: sessions that closed late must not all
-    /// close in one second.
+    /// Credit of a turn. A turn that comes late makes up for [`LATE_MAX`] at most: what a shard that stood still did
+    /// not close must not close all at once.
     fn earned(self, passed: Span) -> u64 {
-        u64::from(self.rate).saturating_mul(passed.min(Span(2 * TURN.0)).0)
+        u64::from(self.rate).saturating_mul(passed.min(LATE_MAX).0)
     }
 }
 
@@ -152,6 +152,8 @@ impl Shutdown {
 
 /// Time between two turns.
 const TURN: Span = Span::from_ms(20);
+/// Time for which a late turn makes up. A busy shard keeps its rate so, and a drain its time.
+const LATE_MAX: Span = Span::from_secs(1);
 /// Time for which closing waits for storage to take the ledgers; after that they depart with their sessions.
 const SAVE_FIRST: Span = Span::from_secs(2);
 
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(saved, (0..end).collect::<Vec<_>>());
         assert_eq!(closed, [None, None, Some(2)], "what was held up is not made up for");
         let mut late = shutdown.begin_turn(Instant(9).after(SAVE_FIRST), end).expect("it is due");
-        assert_eq!(late.closes(false), Some(4), "two turns at most");
+        assert_eq!(late.closes(false), Some(100), "a second at most");
         assert!(shutdown.complete() && !shutdown.complete());
         assert_eq!(shutdown.due(), None);
     }
