@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import resource
 import selectors
 import socket
 import subprocess
@@ -23,8 +24,12 @@ TIMEOUT_SECONDS = 10
 def server(tmp_path, monkeypatch):
     server = TlsServer(tmp_path, shards=1, settings=[f"tls.handshake_timeout={TIMEOUT_SECONDS}"])
     trust(monkeypatch, server.certificate)
+    # A Debian login has a soft limit of 1,024.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with server.running():
         yield server
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def unread(address, length):

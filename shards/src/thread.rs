@@ -282,8 +282,8 @@ impl<E: Edge> Handle<E> {
         }
     }
 
-    /// Begins the drain: `rate` sessions per second are ended on all shards together, and [`Shards::wait`] returns after
-    /// `within` at the latest.
+    /// Begins the drain: `rate` sessions per second are ended on all shards together, and [`Shards::wait`] returns
+    /// after `within` at the latest.
     pub fn drain(&self, rate: u32, within: Duration) {
         *self.drain.deadline() = Some(Instant::now() + within);
         self.control(Control::Drain { rate });

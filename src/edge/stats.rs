@@ -81,7 +81,7 @@ impl EdgeStats {
                 &mut self.vapid_bad_claims
             }
             Fault::VapidKeyMismatch => &mut self.vapid_key_mismatch,
-            // Counted with the address of the caller, by `PushEdge::refuse`.
+            // Counted at its head with the address of the caller, by `PushEdge::refuse_caller`.
             Fault::SenderNotAllowed | Fault::AccessToken => return,
             Fault::NodeKey => &mut self.node_refused,
             Fault::OtherMode => &mut self.posts_other_mode,

@@ -194,8 +194,9 @@ impl Running {
 
     /// Ends in order. For `drain.delay` the ports stay open: health pages and new WebSockets are answered 503, so that
     /// load balancers look elsewhere, and POSTs and sessions go on as ever. Then directs stop, ledgers are saved, and
-    /// sessions close with 1001 at the drain rate, within 30 s + sessions / rate. A signal ends the delay. The next one
-    /// ends the drain at once, and the ledgers keep what is left.
+    /// sessions close with 1001 at the drain rate, within 30 s + sessions / rate, or longer by as much as
+    /// the fullest shard is above the mean. A signal ends the delay. The next one ends the drain at once, and the
+    /// ledgers keep what is left.
     ///
     /// # Errors
     /// [`Fault::Ledger`] when the logs cannot be read afterwards.

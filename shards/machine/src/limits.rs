@@ -161,7 +161,7 @@ pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// `tls.handshake_timeout` ends those that wait for longer.
 pub const TLS_HANDSHAKES_MAX: usize = 1_024;
 /// Steps of handshakes in one turn of a shard. One takes about 120 us with ECDSA P-256 and a millisecond with RSA; none
-/// begins after those of the turn took 1 ms. Backpressure: the others wait unread for the next turns.
+/// begins after those of the turn took 250 us. Backpressure: the others wait unread for the next turns.
 pub const TLS_STEPS_PER_TURN: usize = 8;
 /// Bytes of one flight of a client in a TLS handshake that are kept unread. Refuse: closed.
 pub const TLS_FLIGHT_BYTES_MAX: usize = 16 * 1024 + 261;

@@ -177,7 +177,7 @@ impl ShardMachine {
             return false;
         }
         if registered && self.is_for_session(at, message) {
-            let held = self.is_held(at, message);
+            let held = self.is_held(now.mono, at, message);
             if held {
                 self.sessions.live_mut(at).link.hold(true);
                 self.activate(at).drain.pass_held();

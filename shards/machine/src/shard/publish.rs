@@ -95,7 +95,7 @@ impl ShardMachine {
             self.stats.updates_screened += 1;
             let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Stored };
             self.answer(turn, asker, accepted);
-        } else if self.is_held(at, &message) && message.ttl > 0 {
+        } else if self.is_held(turn.now.mono, at, &message) && message.ttl > 0 {
             self.stats.messages_held += 1;
             self.hold(at);
             self.store_publish(turn, asker, (message, stamped), Storing::Held);
@@ -230,7 +230,7 @@ impl ShardMachine {
         let (conn, blocked) = (session.conn, session.link.is_blocked());
         let tells_urgency = session.link.named_minimum().is_some();
         self.expect_receipt(&message);
-        if blocked || self.draining() || self.is_held(at, &message) {
+        if blocked || self.draining() || self.is_held(turn.now.mono, at, &message) {
             self.stats.ttl_zero_dropped += 1;
             self.end_receipt(&RowKey::of(&message), Outcome::Expired);
             return Disposition::Dropped;
@@ -395,7 +395,7 @@ impl ShardMachine {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
                 match work.storing.send() {
-                    _ if self.is_held_now(at, work) => {
+                    _ if self.is_held_now(turn.now.mono, at, work) => {
                         self.hold(at);
                         self.continue_drain(turn, at);
                     }

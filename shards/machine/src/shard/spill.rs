@@ -188,7 +188,8 @@ impl ShardMachine {
 
     /// Retries one entry. Returns false if the session was closed.
     fn retry_one(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
-        let (room, attempts_max, minimum) = (self.tickets.room(), self.config.attempts_max, self.minimum(at));
+        let (room, attempts_max, minimum) =
+            (self.tickets.room(), self.config.attempts_max, self.minimum(turn.now.mono, at));
         match self.actives.live_mut(index).window.retry(stamp, turn.now.mono, attempts_max, room, minimum) {
             Retry::Spent(row) => {
                 self.stats.unacked_ended += 1;
@@ -241,7 +242,7 @@ impl ShardMachine {
                 // Refused meanwhile, or before: it has its place in the window, and its pace.
                 Some(message) if !sent && !blocked => self.fill_gap(turn, at, stamp, message),
                 // The minimum may have risen while it was read.
-                Some(message) if sent && !blocked && room && !self.is_held(at, &message) => {
+                Some(message) if sent && !blocked && room && !self.is_held(turn.now.mono, at, &message) => {
                     self.resend(turn, at, stamp, message);
                 }
                 Some(_) => {}

@@ -193,7 +193,6 @@ impl ShardMachine {
         // The window does not have it: it had TTL 0, or has ended otherwise.
         let Some(active) = self.active_mut(at) else { return };
         active.window.unsend(|ours| same_emission(conn, ours, emission));
-        self.hold_window(turn, at);
     }
 
     /// Handles a socket that takes bytes: waiting entries of the window go out in their order, then storage is read on.
@@ -211,6 +210,7 @@ impl ShardMachine {
             active.window.resume(turn.now.mono);
         }
         self.tell_broadcasts(turn, at);
+        self.hold_window(turn, at);
         self.continue_drain(turn, at);
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::message::{Message, Topic, Urgency};
 use crate::simple::{Contact, Mode};
-use crate::time::Span;
+use crate::time::{Instant, Span};
 
 use super::command::SessionEvent;
 use super::composer::{ShardMachine, Turn};
@@ -77,23 +77,24 @@ impl ShardMachine {
     }
 
     /// Returns the urgency below which nothing is sent to this session now.
-    pub(super) fn minimum(&self, at: Ref) -> Urgency {
+    pub(super) fn minimum(&self, now: Instant, at: Ref) -> Urgency {
         let session = self.sessions.live(at);
-        if self.active_of(session.active).is_some_and(|active| active.awake.is_some()) {
+        // A shard that stood still hears of its end late.
+        if self.active_of(session.active).is_some_and(|active| active.awake.is_some_and(|until| now < until)) {
             return Urgency::VeryLow;
         }
         session.link.minimum()
     }
 
     /// Returns true if the message waits in storage for a lower minimum.
-    pub(super) fn is_held(&self, at: Ref, message: &Message) -> bool {
-        message.urgency < self.minimum(at) && message.mode() == Mode::WebPush
+    pub(super) fn is_held(&self, now: Instant, at: Ref, message: &Message) -> bool {
+        message.urgency < self.minimum(now, at) && message.mode() == Mode::WebPush
     }
 
     /// As `is_held`, for a message that was at storage meanwhile.
-    pub(super) fn is_held_now(&self, at: Ref, work: &PublishWork) -> bool {
+    pub(super) fn is_held_now(&self, now: Instant, at: Ref, work: &PublishWork) -> bool {
         let update = work.row.topic == Some(Topic::UPDATE);
-        !update && work.urgency < self.minimum(at)
+        !update && work.urgency < self.minimum(now, at)
     }
 
     /// Notes that storage has a message below the minimum, or will have it.
@@ -116,9 +117,11 @@ impl ShardMachine {
     /// Holds what waits in the window and is below the minimum: its directs go to storage, and then all of it leaves
     /// the window together.
     pub(super) fn hold_window(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let minimum = self.minimum(at);
-        // Nothing waits, or nothing is held.
+        let minimum = self.minimum(turn.now.mono, at);
+        // Nothing waits, or nothing is held. A blocked socket still gives back frames, in parts: what is held must leave
+        // together, so it waits until the socket takes bytes again.
         if minimum > Urgency::VeryLow
+            && !self.sessions.live(at).link.is_blocked()
             && let Some(active) = self.active_mut(at)
             && active.window.hold(minimum)
         {
@@ -144,7 +147,8 @@ impl ShardMachine {
     /// Sends what was held and is no longer below the minimum: first what is still in the window, then what storage
     /// has.
     fn release(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let (minimum, holds) = (self.minimum(at), self.sessions.live(at).link.holds() || self.in_cluster());
+        let (minimum, holds) =
+            (self.minimum(turn.now.mono, at), self.sessions.live(at).link.holds() || self.in_cluster());
         if let Some(active) = self.active_mut(at) {
             active.window.release(minimum);
         }

@@ -52,7 +52,7 @@ impl ShardMachine {
         if self.is_in_window(&RowKey::of(&message)) || self.settling.ended_lately(message.uaid, message.stamp) {
             return NodeAnswer::Done;
         }
-        if self.is_held(at, &message) {
+        if self.is_held(turn.now.mono, at, &message) {
             // Storage keeps it, and this session need not read it there.
             self.hold(at);
             return NodeAnswer::Busy;

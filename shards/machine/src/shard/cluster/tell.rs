@@ -110,7 +110,9 @@ impl ShardMachine {
         let Some(next) = tale.left.pop() else {
             match self.session_of(tale.uaid).filter(|_| !tale.looked) {
                 // The user connected here meanwhile.
-                Some(at) if tale.urgency.is_some_and(|urgency| urgency < self.minimum(at)) => self.hold(at),
+                Some(at) if tale.urgency.is_some_and(|urgency| urgency < self.minimum(turn.now.mono, at)) => {
+                    self.hold(at)
+                }
                 Some(at) => self.check_storage(turn, at),
                 None => {}
             }

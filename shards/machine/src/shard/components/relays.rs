@@ -395,8 +395,8 @@ impl Relay {
         None
     }
 
-    /// Takes a broadcast for a member that is there: it is written in any case, and a socket that takes no bytes refuses
-    /// what follows. Returns the `wakes` of that refusal.
+    /// Takes a broadcast for a member that is there: it is written in any case, and a socket that takes no bytes
+    /// refuses what follows. Returns the `wakes` of that refusal.
     pub fn refuse_after_broadcast(&mut self, seat: SeatId, round: u64) -> Option<u64> {
         self.blocked.then(|| self.refuse(seat, round))
     }

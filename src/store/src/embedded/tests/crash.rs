@@ -33,11 +33,7 @@ fn sigkill_loses_nothing_that_was_acknowledged() {
         let start = round * 1_000_000 + 1;
         let program = std::env::current_exe().expect("it runs");
         let mut child = Command::new(program)
-            .args([
-                "--exact",
-                "store::embedded::tests::crash::sigkill_loses_nothing_that_was_acknowledged",
-                "--nocapture",
-            ])
+            .args(["--exact", "embedded::tests::crash::sigkill_loses_nothing_that_was_acknowledged", "--nocapture"])
             .env(DIR, dir.path())
             .env(START, start.to_string())
             .stdout(Stdio::piped())

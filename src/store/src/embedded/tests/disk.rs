@@ -178,7 +178,7 @@ fn workers_ns() -> u64 {
 #[test]
 #[ignore = "needs root and mount: bench/check test"]
 fn a_compaction_that_waits_for_room_uses_no_cpu() {
-    const NAME: &str = "store::embedded::tests::disk::a_compaction_that_waits_for_room_uses_no_cpu";
+    const NAME: &str = "embedded::tests::disk::a_compaction_that_waits_for_room_uses_no_cpu";
     if std::env::var_os(ALONE).is_none() {
         // Other tests have threads of fjall, too.
         let mut alone = Command::new(std::env::current_exe().expect("it has a path"));
