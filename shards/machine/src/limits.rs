@@ -184,7 +184,7 @@ pub const REFRESH_INTERVAL_SECONDS: u64 = 7 * 86_400;
 /// (`refreshes_postponed`).
 pub const REFRESHES_MAX: usize = 16;
 
-/// Registers of one user in one minute, over all of its connections (issue: at least 300). Refuse: close 1013.
+/// Registers and messages `urgency` of one user in one minute, over all of its connections (issue: at least 300). Refuse: close 1013.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
 /// Users of one shard whose registers of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
 /// user that registered longest ago, after as many registers of others in one minute.

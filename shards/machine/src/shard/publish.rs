@@ -397,6 +397,8 @@ impl ShardMachine {
                 match work.storing.send() {
                     _ if self.is_held_now(turn.now.mono, at, work) => {
                         self.hold(at);
+                        // Nothing of it stays unacked, which would show that the user has gone to another node.
+                        self.doubt(turn, at);
                         self.continue_drain(turn, at);
                     }
                     Some(message) if stored && self.row_fits(at, message) && !message.expired(turn.now.unix()) => {

@@ -9,7 +9,7 @@ use crate::message::{Message, Topic, Urgency};
 use crate::simple::{Contact, Mode};
 use crate::time::{Instant, Span};
 
-use super::command::SessionEvent;
+use super::command::{CloseReason, SessionEvent};
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::pending_publish::PublishWork;
@@ -22,6 +22,10 @@ impl ShardMachine {
     pub(super) fn set_minimum(&mut self, turn: &mut Turn<'_>, at: Ref, minimum: Option<Urgency>) {
         let session = self.sessions.live(at);
         let (uaid, mode, stored) = (session.uaid, session.link.mode(), session.stored.has_user());
+        // It writes the user durably, and may read all that is held: it has the budget of registers.
+        if !self.rates.take_register(turn.now.mono, uaid, &mut self.stats) {
+            return self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+        }
         // An update has no urgency.
         let Some(minimum) = minimum.filter(|_| mode == Mode::WebPush) else {
             return self.minimum_answered(turn, at, 404);
@@ -166,9 +170,11 @@ impl ShardMachine {
         if span == Span(0) || link.minimum() == Urgency::VeryLow {
             return;
         }
-        let until = turn.now.mono.after(span);
+        let now = turn.now.mono;
+        let until = now.after(span);
         let active = self.activate(at);
-        let slept = active.awake.replace(until).is_none();
+        // The end of the last time may have come unheard.
+        let slept = active.awake.replace(until).is_none_or(|ended| ended <= now);
         let due = slept && active.window.release(Urgency::VeryLow);
         // A check that runs since it woke finds all of it.
         let unread = link.holds() && (slept || active.drain.clear());

@@ -36,6 +36,8 @@ pub(in crate::shard) struct StoredDrain {
     /// Message rows up to here are in the window, parked, settled or held: the next check begins behind them. Only if
     /// some are held; low water does the same for the others.
     held_to: Stamp,
+    /// All of storage is wanted: the running check must not move `held_to` again.
+    all: bool,
     /// Every message row at or below this was read by a check of this session: it is in the window, parked, settled,
     /// or expired.
     covered: Clock,
@@ -99,7 +101,7 @@ impl StoredDrain {
     /// Storage holds something that may stand among the rows that are held, or rows of those may go out.
     pub fn want_all(&mut self) {
         self.want();
-        self.held_to = Stamp::default();
+        (self.held_to, self.all) = (Stamp::default(), true);
     }
 
     /// A message below the minimum goes to storage. No check needs to find it.
@@ -122,7 +124,7 @@ impl StoredDrain {
             (self.wanted, self.news) = (writing, false);
             self.horizon = horizon;
             self.passed_by = 0;
-            (self.held, self.held_news) = (self.held_to != Stamp::default(), false);
+            (self.held, self.held_news, self.all) = (self.held_to != Stamp::default(), false, false);
             self.at = Some(DrainCursor::Topics(None));
         }
         self.at
@@ -185,7 +187,9 @@ impl StoredDrain {
         if let Some(covered) = page.covered
             && self.passed_by == 0
         {
-            if self.held {
+            if self.held && self.all {
+                // The next check reads from the beginning.
+            } else if self.held {
                 self.held_to = self.held_to.max(Stamp { clock: covered, origin: Origin(u32::MAX) });
             } else {
                 self.covered = self.covered.max(covered);
