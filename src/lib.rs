@@ -1,13 +1,13 @@
 //! murre: a push connection server. This crate is its edges: HTTP, configuration, assembly.
 //!
-//! **State lives in the crate `shards`; bytes live here and in the crates `protocol` and `store`.** Modules in suggested
-//! reading order.
+//! **State lives in the crate `shards`; bytes live here and in the crates `protocol` and `store`.** Modules in
+//! suggested reading order.
 
 #![forbid(unsafe_code)]
 
 pub mod edge;
 
-pub mod island;
+pub mod control_plane;
 
 pub mod config;
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Which CPU is for what: shards next to the network, housekeeping (island, store threads, interrupts, everybody else)
-# on whole cores of its own. Sourced by the concerns that need it, after lib.sh; `make_plan` fills what is below.
+# Which CPU is for what: shards next to the network, housekeeping (control plane, store threads, interrupts, all
+# other threads) on whole cores of its own. Sourced by the concerns that need it, after lib.sh; `make_plan` fills
+# what is below.
 #
 # The numbers of a list are separated by spaces inside, and written as 0-3,8 outside.
 

@@ -206,7 +206,7 @@ def test_a_value_that_the_kernel_changes_on_its_way_in_is_told(server):
     (server.root / "bin/taskset").write_text("#!/bin/sh\nexit 0\n")
     applied = server.tune("--apply", "cores")
     assert applied.status == 1
-    assert "failed thread island (4002 of 4000): is 0-31, want 0,8,16,24: the kernel made it 0-31" in applied.lines
+    assert "failed thread control-plane (4002 of 4000): is 0-31, want 0,8,16,24: the kernel made it 0-31" in applied.lines
 
 
 def test_a_record_outlives_what_cannot_be_put_back_now(server):
@@ -312,8 +312,8 @@ def test_given_cores_are_shards_and_the_rest_is_not(server):
     assert "MURRE_SHARDS__CORES=4-7,20-23" in service
     for slice in ["system", "user"]:
         assert "AllowedCPUs=0-3,8-19,24-31" in server.text(f"etc/systemd/system/{slice}.slice.d/50-murre.conf")
-    island = server.text("proc/4000/task/4002/status")
-    assert "Cpus_allowed_list:\t0-3,8-19,24-31" in island
+    control_plane = server.text("proc/4000/task/4002/status")
+    assert "Cpus_allowed_list:\t0-3,8-19,24-31" in control_plane
     assert "Cpus_allowed_list:\t1" in server.text("proc/4000/task/4001/status"), "shards pin themselves"
 
 

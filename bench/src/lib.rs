@@ -18,15 +18,15 @@ pub mod fleet;
 
 pub mod publishers;
 
-pub mod letter;
+pub mod post;
 
 pub mod random;
 
-pub mod pace;
+pub mod schedule;
 
 pub mod latency;
 
-pub mod ledger;
+pub mod delivery_log;
 
 pub mod alarm;
 
@@ -40,7 +40,7 @@ pub mod report;
 
 pub mod usage;
 
-pub mod reading;
+pub mod memory_sample;
 
 pub mod view;
 

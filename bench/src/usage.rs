@@ -11,7 +11,7 @@ use crate::target::Target;
 
 /// One reading of time and counters.
 #[derive(Clone, Debug)]
-pub struct Usage {
+pub struct UsageSample {
     at: Instant,
     own: CpuTime,
     cpu: Option<CpuTime>,
@@ -20,7 +20,7 @@ pub struct Usage {
 
 /// Difference between two readings.
 #[derive(Clone, Debug)]
-pub struct Spent {
+pub struct UsageDelta {
     /// Elapsed time.
     pub wall: Duration,
     pub own: CpuTime,
@@ -30,10 +30,10 @@ pub struct Spent {
     pub metrics: Option<Metrics>,
 }
 
-impl Usage {
+impl UsageSample {
     /// Reads the processes and counters that the target names.
-    pub fn read(target: &Target) -> io::Result<Usage> {
-        Ok(Usage {
+    pub fn read(target: &Target) -> io::Result<UsageSample> {
+        Ok(UsageSample {
             at: Instant::now(),
             own: CpuTime::own()?,
             cpu: cpu(target)?,
@@ -42,9 +42,9 @@ impl Usage {
     }
 
     /// Reads again and takes the difference.
-    pub fn spent(&self, target: &Target) -> io::Result<Spent> {
+    pub fn spent(&self, target: &Target) -> io::Result<UsageDelta> {
         let wall = self.at.elapsed();
-        Ok(Spent {
+        Ok(UsageDelta {
             wall,
             own: CpuTime::own()?.since(self.own),
             cpu: cpu(target)?.zip(self.cpu).map(|(now, before)| now.since(before)),
@@ -60,7 +60,7 @@ fn cpu(target: &Target) -> io::Result<Option<CpuTime>> {
     (!target.pids.is_empty()).then(|| CpuTime::of(&target.pids)).transpose()
 }
 
-impl Spent {
+impl UsageDelta {
     /// Server CPU time for each of `count` operations in microseconds, where it is known.
     pub fn us_each(&self, count: u64) -> Option<f64> {
         self.cpu.map(|cpu| cpu.run_ns as f64 / 1e3 / count.max(1) as f64)

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use common::{PATIENCE, SILENCE, World};
-use murre_bench::fleet::{End, Happening, Leave, Plan, version_hash};
-use murre_bench::letter::{Letter, Letters, Signing};
+use murre_bench::fleet::{AgentEvent, End, Leave, Plan, version_hash};
 use murre_bench::metrics;
+use murre_bench::post::{PostSpec, PostWriter, Signing};
 use murre_bench::scenario::Driver;
 use murre_bench::target::Ramp;
 use murre_bench::target::Target;
@@ -53,8 +53,8 @@ impl Fleet {
     }
 
     /// Turns until this many of the happenings, those that wait included, are of the wanted kind; returns all of them.
-    fn until(&mut self, count: usize, wanted: impl Fn(&Happening) -> bool) -> Vec<Happening> {
-        let mut all: Vec<Happening> = Vec::new();
+    fn until(&mut self, count: usize, wanted: impl Fn(&AgentEvent) -> bool) -> Vec<AgentEvent> {
+        let mut all: Vec<AgentEvent> = Vec::new();
         let deadline = Instant::now() + PATIENCE;
         while all.iter().filter(|one| wanted(one)).count() < count {
             assert!(Instant::now() < deadline, "{} of {count}: {:?}", all.len(), all.last());
@@ -65,7 +65,7 @@ impl Fleet {
     }
 
     /// Returns the happenings of a moment in which there should be none.
-    fn silence(&mut self) -> Vec<Happening> {
+    fn silence(&mut self) -> Vec<AgentEvent> {
         self.driver.idle(SILENCE).unwrap();
         std::mem::take(&mut self.driver.happenings)
     }
@@ -86,23 +86,23 @@ impl Fleet {
     /// Ends all sessions when their acks are sent, and the server has read them.
     fn leave(&mut self, world: &World) {
         let deadline = Instant::now() + PATIENCE;
-        while self.driver.swarm.wakes().is_some() {
+        while self.driver.agents.wakes().is_some() {
             assert!(Instant::now() < deadline, "an ack is still to be sent");
             self.driver.turn(Duration::from_millis(20)).unwrap();
         }
         self.silence();
         // Waits for the full count first: a report of zero sessions means something only after it.
         self.until_server_has(world, self.target.sessions);
-        self.driver.swarm.disconnect_all();
+        self.driver.agents.disconnect_all();
         self.until_server_has(world, 0);
     }
 
     /// Connects all of them and carries out the plan.
     fn connect(&mut self) {
-        self.driver.swarm.launch(0..self.target.sessions);
+        self.driver.agents.launch(0..self.target.sessions);
         self.driver.settle(PATIENCE).unwrap();
-        let complaints = self.driver.swarm.complaints();
-        assert_eq!(self.driver.swarm.connected(), self.target.sessions, "{complaints:?}");
+        let complaints = self.driver.agents.complaints();
+        assert_eq!(self.driver.agents.connected(), self.target.sessions, "{complaints:?}");
     }
 
     /// POSTs one message to each agent, with the agent's number in front, and waits for the answers; message ids.
@@ -112,14 +112,14 @@ impl Fleet {
         }
         let count = self.target.sessions;
         let (mut posted, mut answered, mut ids) = (0, 0, vec![String::new(); count]);
-        let mut letters = Letters::new(Signing::None);
+        let mut letters = PostWriter::new(Signing::None);
         let deadline = Instant::now() + PATIENCE;
         while answered < count {
             assert!(Instant::now() < deadline, "{answered} of {count} answers");
             let publishers = self.driver.publishers.as_mut().unwrap();
             while posted < count && publishers.has_idle() {
-                let url = self.driver.swarm.endpoint(posted, 0).unwrap();
-                let letter = Letter { url: &url, ttl: 600, topic: None, body_bytes: 58, number: posted as u64 };
+                let url = self.driver.agents.endpoint(posted, 0).unwrap();
+                let letter = PostSpec { url: &url, ttl: 600, topic: None, body_bytes: 58, number: posted as u64 };
                 publishers.post(letters.write(&letter).unwrap(), letter.number).unwrap();
                 posted += 1;
             }
@@ -135,10 +135,10 @@ impl Fleet {
 }
 
 /// Each agent's notifications, which must have come under the id of the POST to it.
-fn check_notified(happenings: &[Happening], ids: &[String]) {
+fn check_notified(happenings: &[AgentEvent], ids: &[String]) {
     let mut counts = vec![0; ids.len()];
     for happening in happenings {
-        if let Happening::Notified { agent, sequence, version, text, .. } = happening {
+        if let AgentEvent::Notified { agent, sequence, version, text, .. } = happening {
             assert_eq!(*sequence, Some(*agent as u64), "it is another agent's");
             assert_eq!((*version, text), (version_hash(&ids[*agent]), &None));
             counts[*agent] += 1;
@@ -147,12 +147,12 @@ fn check_notified(happenings: &[Happening], ids: &[String]) {
     assert_eq!(counts, vec![1; ids.len()]);
 }
 
-fn notified(happening: &Happening) -> bool {
-    matches!(happening, Happening::Notified { .. })
+fn notified(happening: &AgentEvent) -> bool {
+    matches!(happening, AgentEvent::Notified { .. })
 }
 
-fn ended(happening: &Happening) -> bool {
-    matches!(happening, Happening::Ended { .. })
+fn ended(happening: &AgentEvent) -> bool {
+    matches!(happening, AgentEvent::Ended { .. })
 }
 
 #[test]
@@ -160,29 +160,29 @@ fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
     let world = World::start();
     let mut fleet = Fleet::new(&world, 2_000, plan(2));
     fleet.connect();
-    assert_eq!(fleet.driver.swarm.rings(), 4);
-    let ready = fleet.until(2_000, |one| matches!(one, Happening::Ready { .. }));
+    assert_eq!(fleet.driver.agents.rings(), 4);
+    let ready = fleet.until(2_000, |one| matches!(one, AgentEvent::Ready { .. }));
     for happening in &ready {
-        let Happening::Ready { times, .. } = happening else { panic!("{happening:?}") };
+        let AgentEvent::Ready { times, .. } = happening else { panic!("{happening:?}") };
         assert!(times.late() <= times.upgrade() && times.upgrade() + times.hello() <= times.ready());
         assert!(times.ready() > times.late());
     }
-    let uaids: Vec<Option<String>> = (0..2_000).map(|agent| fleet.driver.swarm.uaid(agent)).collect();
-    assert!((0..2_000).all(|agent| fleet.driver.swarm.endpoints(agent).len() == 2));
+    let uaids: Vec<Option<String>> = (0..2_000).map(|agent| fleet.driver.agents.uaid(agent)).collect();
+    assert!((0..2_000).all(|agent| fleet.driver.agents.endpoints(agent).len() == 2));
     let ids = fleet.post_to_each();
     let came = fleet.until(2_000, notified);
     check_notified(&came, &ids);
 
     // All leave while no ack is under way, and return: nothing comes again, no user is forgotten.
     fleet.leave(&world);
-    assert_eq!((fleet.driver.swarm.connected(), fleet.driver.swarm.in_flight()), (0, 0));
+    assert_eq!((fleet.driver.agents.connected(), fleet.driver.agents.in_flight()), (0, 0));
     assert!(fleet.silence().is_empty(), "who leaves on purpose is not told so");
-    fleet.driver.swarm.set_plan(plan(0));
-    fleet.driver.swarm.set_in_flight_max(2_000);
+    fleet.driver.agents.set_plan(plan(0));
+    fleet.driver.agents.set_in_flight_max(2_000);
     fleet.connect();
     assert!(!fleet.silence().iter().any(notified), "something acked came again");
-    assert_eq!(fleet.driver.swarm.renamed_count(), 0);
-    assert!((0..2_000).all(|agent| fleet.driver.swarm.uaid(agent) == uaids[agent]));
+    assert_eq!(fleet.driver.agents.renamed_count(), 0);
+    assert!((0..2_000).all(|agent| fleet.driver.agents.uaid(agent) == uaids[agent]));
 
     // Stored while all are away.
     fleet.leave(&world);
@@ -282,16 +282,16 @@ fn sessions_whose_server_is_killed_end_and_come_back() {
     let ends = fleet.until(2_000, ended);
     assert!(
         ends.iter()
-            .all(|end| matches!(end, Happening::Ended { reason: End::Finished | End::Reset, was_ready: true, .. }))
+            .all(|end| matches!(end, AgentEvent::Ended { reason: End::Finished | End::Reset, was_ready: true, .. }))
     );
-    fleet.driver.swarm.launch(0..2_000);
+    fleet.driver.agents.launch(0..2_000);
     let refused = fleet.until(2_000, ended);
-    assert!(refused.iter().all(|end| matches!(end, Happening::Ended { reason: End::Refused, was_ready: false, .. })));
-    assert!(fleet.driver.swarm.settled());
+    assert!(refused.iter().all(|end| matches!(end, AgentEvent::Ended { reason: End::Refused, was_ready: false, .. })));
+    assert!(fleet.driver.agents.settled());
     world.server.start_again().unwrap();
-    fleet.driver.swarm.set_plan(plan(0));
+    fleet.driver.agents.set_plan(plan(0));
     fleet.connect();
-    assert_eq!(fleet.driver.swarm.renamed_count(), 0);
+    assert_eq!(fleet.driver.agents.renamed_count(), 0);
     assert!(world.restart_is_told(&mut fleet), "a server that stops says so");
 }
 
@@ -301,7 +301,7 @@ impl World {
         fleet.driver.forget();
         assert_eq!(self.server.terminate().unwrap(), Some(0), "{}", self.server.log());
         let ends = fleet.until(2_000, ended);
-        ends.iter().all(|end| matches!(end, Happening::Ended { reason: End::Closed(_), was_ready: true, .. }))
+        ends.iter().all(|end| matches!(end, AgentEvent::Ended { reason: End::Closed(_), was_ready: true, .. }))
     }
 }
 
@@ -309,23 +309,23 @@ impl World {
 fn some_leave_while_others_connect_and_the_server_knows_how_many_are_there() {
     let world = World::start();
     let mut fleet = Fleet::new(&world, 1_500, plan(1));
-    fleet.driver.swarm.launch(0..1_500);
+    fleet.driver.agents.launch(0..1_500);
     // In the midst of their handshakes, each in its own way.
     for (at, how) in [(100, Leave::Fin), (700, Leave::Reset), (1_300, Leave::Close)] {
-        fleet.until(50, |one| matches!(one, Happening::Ready { .. }));
-        fleet.driver.swarm.disconnect(at..at + 100, how);
+        fleet.until(50, |one| matches!(one, AgentEvent::Ready { .. }));
+        fleet.driver.agents.disconnect(at..at + 100, how);
     }
     fleet.driver.settle(PATIENCE).unwrap();
-    let there = fleet.driver.swarm.connected();
-    assert!(fleet.silence().iter().all(|one| matches!(one, Happening::Ready { .. })), "nobody else ended");
-    assert_eq!((0..1_500).filter(|&agent| fleet.driver.swarm.is_connected(agent)).count(), there);
+    let there = fleet.driver.agents.connected();
+    assert!(fleet.silence().iter().all(|one| matches!(one, AgentEvent::Ready { .. })), "nobody else ended");
+    assert_eq!((0..1_500).filter(|&agent| fleet.driver.agents.is_connected(agent)).count(), there);
     fleet.until_server_has(&world, there);
     fleet.connect();
     for how in [Leave::Close, Leave::Reset, Leave::Fin] {
-        fleet.driver.swarm.disconnect(0..1_500, how);
+        fleet.driver.agents.disconnect(0..1_500, how);
         fleet.connect();
     }
-    assert_eq!(fleet.driver.swarm.renamed_count(), 0);
+    assert_eq!(fleet.driver.agents.renamed_count(), 0);
 }
 
 #[test]
@@ -334,56 +334,56 @@ fn each_action_has_its_answer() {
     metrics::set_broadcast(world.server.admin(), "test/fleet", "v1").unwrap();
     let broadcast = Some("test/fleet".to_owned());
     let mut fleet = Fleet::new(&world, 700, Plan { broadcast, versions: true, ..plan(1) });
-    assert!(!fleet.driver.swarm.ping(0) && !fleet.driver.swarm.register(0), "nobody is there");
+    assert!(!fleet.driver.agents.ping(0) && !fleet.driver.agents.register(0), "nobody is there");
     fleet.connect();
     fleet.driver.forget();
-    assert!((0..700).all(|agent| fleet.driver.swarm.ping(agent)));
-    fleet.until(700, |one| matches!(one, Happening::Pong { .. }));
-    assert_eq!(fleet.driver.swarm.pongs(), 700);
+    assert!((0..700).all(|agent| fleet.driver.agents.ping(agent)));
+    fleet.until(700, |one| matches!(one, AgentEvent::Pong { .. }));
+    assert_eq!(fleet.driver.agents.pongs(), 700);
 
-    let first = fleet.driver.swarm.endpoint(650, 0).unwrap();
-    assert!(fleet.driver.swarm.register(650) && !fleet.driver.swarm.register(650), "one at a time");
-    fleet.until(1, |one| matches!(one, Happening::Registered { agent: 650, status: 200 }));
-    assert_eq!(fleet.driver.swarm.endpoints(650).len(), 2);
-    assert!(fleet.driver.swarm.unregister(650, 0) && !fleet.driver.swarm.unregister(650, 1));
-    fleet.until(1, |one| matches!(one, Happening::Unregistered { agent: 650, status: 200 }));
-    assert_ne!(fleet.driver.swarm.endpoint(650, 0).unwrap(), first);
+    let first = fleet.driver.agents.endpoint(650, 0).unwrap();
+    assert!(fleet.driver.agents.register(650) && !fleet.driver.agents.register(650), "one at a time");
+    fleet.until(1, |one| matches!(one, AgentEvent::Registered { agent: 650, status: 200 }));
+    assert_eq!(fleet.driver.agents.endpoints(650).len(), 2);
+    assert!(fleet.driver.agents.unregister(650, 0) && !fleet.driver.agents.unregister(650, 1));
+    fleet.until(1, |one| matches!(one, AgentEvent::Unregistered { agent: 650, status: 200 }));
+    assert_ne!(fleet.driver.agents.endpoint(650, 0).unwrap(), first);
     let ids = fleet.post_to_each();
     let came = fleet.until(700, notified);
     let mut texts = HashMap::new();
     for happening in came {
-        if let Happening::Notified { agent, text, .. } = happening {
+        if let AgentEvent::Notified { agent, text, .. } = happening {
             texts.insert(agent, text.unwrap());
         }
     }
     assert!((0..700).all(|agent| *texts[&agent] == *ids[agent]), "with Plan.versions the text comes too");
 
-    assert!(fleet.driver.swarm.subscribe(3, "test/fleet", "other"));
-    fleet.until(1, |one| matches!(one, Happening::Broadcast { agent: 3 }));
-    assert!(fleet.driver.swarm.nack(4, &ids[4], 301));
-    assert!(fleet.driver.swarm.send_text(5, r#"{"messageType":"strange"}"#));
+    assert!(fleet.driver.agents.subscribe(3, "test/fleet", "other"));
+    fleet.until(1, |one| matches!(one, AgentEvent::Broadcast { agent: 3 }));
+    assert!(fleet.driver.agents.nack(4, &ids[4], 301));
+    assert!(fleet.driver.agents.send_text(5, r#"{"messageType":"strange"}"#));
     let end = fleet.until(1, ended);
-    assert!(matches!(end[..], [Happening::Ended { agent: 5, reason: End::Closed(1011), .. }]), "{end:?}");
+    assert!(matches!(end[..], [AgentEvent::Ended { agent: 5, reason: End::Closed(1011), .. }]), "{end:?}");
 }
 
 #[test]
 fn who_does_not_ack_gets_it_again_and_who_is_slow_does_not() {
     let world = World::start();
     let mut fleet = Fleet::new(&world, 700, Plan { ack_delay: Duration::from_millis(100), ..plan(1) });
-    fleet.driver.swarm.set_slow(600..700, true);
+    fleet.driver.agents.set_slow(600..700, true);
     fleet.connect();
     fleet.driver.forget();
     let ids = fleet.post_to_each();
     fleet.until(700, notified);
     fleet.leave(&world);
-    fleet.driver.swarm.set_plan(Plan { ack: false, ..plan(0) });
+    fleet.driver.agents.set_plan(Plan { ack: false, ..plan(0) });
     fleet.connect();
     assert!(!fleet.silence().iter().any(notified), "slow acks are acks");
     let again = fleet.post_to_each();
     assert!(ids.iter().all(|id| !again.contains(id)));
     fleet.until(700, notified);
     fleet.leave(&world);
-    fleet.driver.swarm.set_plan(plan(0));
+    fleet.driver.agents.set_plan(plan(0));
     fleet.connect();
     let came = fleet.until(700, notified);
     check_notified(&came, &again);
@@ -394,18 +394,18 @@ fn an_open_loop_connects_everybody_and_says_how_late() {
     let world = World::start();
     let mut fleet = Fleet::new(&world, 1_000, plan(0));
     let begin = Instant::now() - Duration::from_secs(5);
-    fleet.driver.swarm.launch_at_rate(0..1_000, begin, 1_000.0);
+    fleet.driver.agents.launch_at_rate(0..1_000, begin, 1_000.0);
     fleet.driver.settle(PATIENCE).unwrap();
     for happening in std::mem::take(&mut fleet.driver.happenings) {
-        let Happening::Ready { agent, times } = happening else { panic!("{happening:?}") };
+        let AgentEvent::Ready { agent, times } = happening else { panic!("{happening:?}") };
         let due = begin + Duration::from_millis(agent as u64);
         assert!(times.late() >= Duration::from_secs(4), "it was due five seconds ago or less by its place");
         assert!(times.ready() <= due.elapsed());
     }
-    fleet.driver.swarm.disconnect_all();
+    fleet.driver.agents.disconnect_all();
     let future = Instant::now() + Duration::from_millis(300);
-    fleet.driver.swarm.launch_at_rate(0..10, future, 1_000.0);
-    assert_eq!((fleet.driver.swarm.waiting(), fleet.driver.swarm.settled()), (10, false));
+    fleet.driver.agents.launch_at_rate(0..10, future, 1_000.0);
+    assert_eq!((fleet.driver.agents.waiting(), fleet.driver.agents.settled()), (10, false));
     fleet.driver.settle(PATIENCE).unwrap();
-    assert!(Instant::now() >= future && fleet.driver.swarm.connected() == 10);
+    assert!(Instant::now() >= future && fleet.driver.agents.connected() == 10);
 }

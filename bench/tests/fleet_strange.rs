@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use murre_bench::fleet::{End, Happening, Leave, Options, Plan, Swarm};
+use murre_bench::fleet::{AgentEvent, Agents, End, Leave, Options, Plan};
 use socket2::SockRef;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,13 +48,13 @@ fn hello() -> Vec<u8> {
     text(&format!(r#"{{"messageType":"hello","uaid":"{}","status":200}}"#, "ab".repeat(16)))
 }
 
-fn swarm(servers: Vec<SocketAddr>, count: usize, plan: Plan) -> Swarm {
+fn swarm(servers: Vec<SocketAddr>, count: usize, plan: Plan) -> Agents {
     let options = Options { servers, sources: Some(4), count, in_flight_max: 64, table: 3, tls: None };
-    Swarm::new(&options, plan).unwrap()
+    Agents::new(&options, plan).unwrap()
 }
 
 /// Steps until `count` happenings.
-fn until(swarm: &mut Swarm, count: usize) -> Vec<Happening> {
+fn until(swarm: &mut Agents, count: usize) -> Vec<AgentEvent> {
     let (mut happenings, begin) = (Vec::new(), Instant::now());
     while happenings.len() < count {
         assert!(begin.elapsed() < PATIENCE, "{happenings:?}");
@@ -81,7 +81,7 @@ fn ends_of(answer: Vec<u8>) -> Vec<End> {
     let mut ends: Vec<End> = until(&mut swarm, 10)
         .iter()
         .map(|happening| match happening {
-            Happening::Ended { reason, .. } => *reason,
+            AgentEvent::Ended { reason, .. } => *reason,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -128,7 +128,7 @@ fn ends_have_their_reasons() {
     let mut swarm = swarm(vec![nobody, finishes, resets], 9, Plan::default());
     swarm.launch(0..9);
     for happening in until(&mut swarm, 9) {
-        let Happening::Ended { agent, reason, was_ready: false } = happening else { panic!("{happening:?}") };
+        let AgentEvent::Ended { agent, reason, was_ready: false } = happening else { panic!("{happening:?}") };
         assert_eq!(reason, [End::Refused, End::Finished, End::Reset][agent % 3]);
     }
 }
@@ -160,8 +160,9 @@ fn bytes_may_come_in_any_pieces() {
     swarm.launch(0..5);
     // Ready, notified, a ping and two pongs of the server.
     let happenings = until(&mut swarm, 25);
-    let notified = happenings.iter().filter(|one| matches!(one, Happening::Notified { sequence: Some(7), .. })).count();
-    let pongs = happenings.iter().filter(|one| matches!(one, Happening::Pong { .. })).count();
+    let notified =
+        happenings.iter().filter(|one| matches!(one, AgentEvent::Notified { sequence: Some(7), .. })).count();
+    let pongs = happenings.iter().filter(|one| matches!(one, AgentEvent::Pong { .. })).count();
     assert_eq!((notified, pongs, swarm.pings(), swarm.connected()), (5, 10, 5, 5), "{happenings:?}");
 }
 
@@ -228,7 +229,7 @@ fn a_server_that_does_not_read_is_left() {
         assert!(swarm.send_text(0, &text));
     }
     let end = until(&mut swarm, 1);
-    assert!(matches!(end[..], [Happening::Ended { reason: End::Nonsense, was_ready: true, .. }]), "{end:?}");
+    assert!(matches!(end[..], [AgentEvent::Ended { reason: End::Nonsense, was_ready: true, .. }]), "{end:?}");
     assert!(swarm.complaints()[0].contains("does not read") && !swarm.is_connected(0));
 }
 
@@ -299,9 +300,9 @@ fn what_cannot_work_is_refused_at_once() {
         table,
         tls: None,
     };
-    assert!(Swarm::new(&options(&[], 10), Plan::default()).is_err());
-    assert!(Swarm::new(&options(&[server], 0), Plan::default()).is_err());
-    let mut greedy = Swarm::new(&options(&[server], u32::MAX), Plan::default()).unwrap();
+    assert!(Agents::new(&options(&[], 10), Plan::default()).is_err());
+    assert!(Agents::new(&options(&[server], 0), Plan::default()).is_err());
+    let mut greedy = Agents::new(&options(&[server], u32::MAX), Plan::default()).unwrap();
     greedy.launch([0]);
     assert!(greedy.step(&mut Vec::new()).is_err(), "no process may have such a table");
 }

@@ -3,8 +3,8 @@
 //!
 //! Nothing mutable is shared between shards but the counts of [`strangers`]: they talk through bounded [`mailbox`]
 //! lanes. [`ring`] moves bytes, [`reactor`] drives machine and ring, [`ledger`] survives `kill -9`, [`thread`] pins and
-//! starts, [`wall`] reads the host's clock. Bytes get their meaning in the root package, through [`ports`], and
-//! cryptography is behind [`tls`].
+//! starts, [`process_clock`] reads the host's clock. Bytes get their meaning in the root package, through [`ports`],
+//! and cryptography is behind [`tls`].
 //!
 //! Read in this order: `ports`, `reactor`, `ring`.
 
@@ -17,4 +17,4 @@ pub mod ring;
 pub mod strangers;
 pub mod thread;
 pub mod tls;
-pub mod wall;
+pub mod process_clock;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use machine::ids::StoreTicket;
-use machine::simple::WakeData;
+use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
@@ -83,7 +83,7 @@ pub trait Edge: 'static {
     /// Appends the spelling of `event`.
     fn emit(&mut self, now: Now, codec: &mut Self::Codec, event: &Event, out: &mut Vec<u8>) -> Emitted;
 
-    /// Appends the last words for this reason: a close frame, an HTTP error, or nothing.
+    /// Appends the closing frame for this reason: a close frame, an HTTP error, or nothing.
     fn close(&mut self, codec: &mut Self::Codec, reason: CloseReason, out: &mut Vec<u8>);
 
     /// The connection ends for this reason, by us or by its peer: once for each that was open. [`Edge::close`] follows
@@ -200,7 +200,7 @@ pub enum Emitted {
     Last,
 }
 
-/// A shard's hand into storage. Replies come back in any order but that of one UAID's operations.
+/// A shard's handle to storage. Replies come back in any order but that of one UAID's operations.
 pub trait Store {
     /// Takes an operation. The machine keeps the number outstanding under `limits::STORE_TICKETS_MAX`,
     /// so there is always room.
@@ -210,7 +210,7 @@ pub trait Store {
     fn collect(&mut self) -> Option<(StoreTicket, Result<StoreReply, StoreError>)>;
 }
 
-/// A shard's hand to the other nodes of a cluster. Replies come back in any order; every call gets one.
+/// A shard's handle to the other nodes of a cluster. Replies come back in any order; every call gets one.
 pub trait Peers {
     /// Takes a call. What does not fit the queue is answered `Unreachable`.
     fn submit(&mut self, ticket: StoreTicket, op: PeerOp);
@@ -220,9 +220,9 @@ pub trait Peers {
 }
 
 /// For a node that is alone.
-pub struct Alone;
+pub struct NoPeers;
 
-impl Peers for Alone {
+impl Peers for NoPeers {
     fn submit(&mut self, ticket: StoreTicket, op: PeerOp) {
         unreachable!("a node without a shared store knows no other: {ticket:?} {op:?}");
     }

@@ -5,14 +5,14 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use machine::limits::LITTLE_BYTES;
+use machine::limits::SMALL_HOLDER_BYTES_MAX;
 
 use crate::ports::Port;
 
 /// A number of bytes that many may hold together.
 ///
-/// Half of it is for holders of little (at most [`LITTLE_BYTES`]), so that a few with long messages do not shut out the
-/// many with short ones.
+/// Half of it is for holders of little (at most [`SMALL_HOLDER_BYTES_MAX`]), so that a few with long messages do not
+/// shut out the many with short ones.
 #[derive(Clone, Debug)]
 pub struct Quota {
     used: Rc<Cell<usize>>,
@@ -43,7 +43,7 @@ impl Quota {
     /// Returns true if a holder that had `before` bytes and now has `bytes` must let go: it took more, and that is too
     /// much. A holder that takes nothing more may keep its bytes.
     pub fn refuses(&self, before: usize, bytes: usize) -> bool {
-        let bytes_max = if bytes <= LITTLE_BYTES { self.bytes_max } else { self.bytes_max / 2 };
+        let bytes_max = if bytes <= SMALL_HOLDER_BYTES_MAX { self.bytes_max } else { self.bytes_max / 2 };
         bytes > before && self.used() > bytes_max
     }
 }
@@ -126,38 +126,38 @@ mod tests {
 
     #[test]
     fn a_port_that_is_full_leaves_the_others_theirs() {
-        let quotas = PortQuotas::new(16 * LITTLE_BYTES);
+        let quotas = PortQuotas::new(16 * SMALL_HOLDER_BYTES_MAX);
         let mut held: Vec<Share> = (0..8).map(|_| quotas.of(Port::WebSocket).share()).collect();
-        held.iter_mut().for_each(|share| share.set(LITTLE_BYTES));
+        held.iter_mut().for_each(|share| share.set(SMALL_HOLDER_BYTES_MAX));
         let mut beyond = quotas.of(Port::WebSocket).share();
         beyond.set(1);
         assert!(quotas.of(Port::WebSocket).refuses(0, 1));
         for (port, most) in [(Port::Endpoint, 6), (Port::Node, 2)] {
             let mut others: Vec<Share> = (0..most).map(|_| quotas.of(port).share()).collect();
             for share in &mut others {
-                share.set(LITTLE_BYTES);
-                assert!(!quotas.of(port).refuses(0, LITTLE_BYTES), "{port:?}");
+                share.set(SMALL_HOLDER_BYTES_MAX);
+                assert!(!quotas.of(port).refuses(0, SMALL_HOLDER_BYTES_MAX), "{port:?}");
             }
         }
-        assert_eq!(quotas.used(), 8 * LITTLE_BYTES + 1, "those of the other ports have given theirs back");
+        assert_eq!(quotas.used(), 8 * SMALL_HOLDER_BYTES_MAX + 1, "those of the other ports have given theirs back");
     }
 
     #[test]
     fn who_holds_much_has_half_of_it_and_who_takes_nothing_more_is_left_alone() {
-        let quota = Quota::new(8 * LITTLE_BYTES);
+        let quota = Quota::new(8 * SMALL_HOLDER_BYTES_MAX);
         let mut long = quota.share();
-        long.set(4 * LITTLE_BYTES);
-        assert!(!quota.refuses(0, 4 * LITTLE_BYTES), "the bound itself may be reached");
-        long.set(4 * LITTLE_BYTES + 1);
-        assert!(quota.refuses(4 * LITTLE_BYTES, 4 * LITTLE_BYTES + 1));
-        assert!(!quota.refuses(4 * LITTLE_BYTES + 1, 4 * LITTLE_BYTES + 1), "it took nothing");
+        long.set(4 * SMALL_HOLDER_BYTES_MAX);
+        assert!(!quota.refuses(0, 4 * SMALL_HOLDER_BYTES_MAX), "the bound itself may be reached");
+        long.set(4 * SMALL_HOLDER_BYTES_MAX + 1);
+        assert!(quota.refuses(4 * SMALL_HOLDER_BYTES_MAX, 4 * SMALL_HOLDER_BYTES_MAX + 1));
+        assert!(!quota.refuses(4 * SMALL_HOLDER_BYTES_MAX + 1, 4 * SMALL_HOLDER_BYTES_MAX + 1), "it took nothing");
         let mut short: Vec<Share> = (0..3).map(|_| quota.share()).collect();
         for share in &mut short {
-            share.set(LITTLE_BYTES);
-            assert!(!quota.refuses(0, LITTLE_BYTES));
+            share.set(SMALL_HOLDER_BYTES_MAX);
+            assert!(!quota.refuses(0, SMALL_HOLDER_BYTES_MAX));
         }
         let mut beyond = quota.share();
-        beyond.set(LITTLE_BYTES);
-        assert!(quota.refuses(0, LITTLE_BYTES));
+        beyond.set(SMALL_HOLDER_BYTES_MAX);
+        assert!(quota.refuses(0, SMALL_HOLDER_BYTES_MAX));
     }
 }

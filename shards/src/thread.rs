@@ -14,10 +14,10 @@ use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement,
 
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Ledger, Listening, Peers, Store, Wake};
-use crate::reactor::{CallerRules, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
+use crate::process_clock::ProcessClock;
+use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
 use crate::tls::Tls;
-use crate::wall::Wall;
 use machine::ids::ShardId;
 use machine::stats::Board;
 use machine::{MachineConfig, ShardMachine};
@@ -28,15 +28,15 @@ pub struct ShardSetup<E: Edge> {
     /// The core it is pinned to; several shards may share one. `None`: wherever the kernel likes.
     pub core: Option<usize>,
     /// The time of the process; all shards have the same one.
-    pub clock: Arc<Wall>,
+    pub clock: Arc<ProcessClock>,
     pub limits: PlaneLimits,
     pub listeners: Vec<Listening>,
     pub tls: Box<dyn FnOnce() -> Box<dyn Tls> + Send>,
     pub callers: CallerRules,
     pub edge: Box<dyn FnOnce() -> E + Send>,
-    /// Makes its hand into storage. The waker is rung when a reply can be collected.
+    /// Makes its handle to storage. The waker is rung when a reply can be collected.
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
-    /// Makes its hand to other nodes. The waker is rung as that of the store.
+    /// Makes its handle to other nodes. The waker is rung as that of the store.
     pub peers: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Peers> + Send>,
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
     /// Hands wake-up calls to the part of the process that makes them.
@@ -85,31 +85,35 @@ pub struct ShardReport {
 
 /// The running shards.
 pub struct Shards<E: Edge> {
-    handle: Handle<E>,
+    handle: ShardsHandle<E>,
     threads: Vec<(ShardId, ExecutorJoinHandle<u32>)>,
 }
 
 /// Talks to the running shards, from any thread but theirs.
-pub struct Handle<E: Edge> {
-    lanes: Arc<[Arc<ControlLane<E>>]>,
+pub struct ShardsHandle<E: Edge> {
+    lanes: Arc<[Arc<ControlQueue<E>>]>,
     boards: Arc<[Arc<Board>]>,
-    drain: Arc<Drain>,
+    drain: Arc<DrainDeadline>,
 }
 
-impl<E: Edge> Clone for Handle<E> {
-    fn clone(&self) -> Handle<E> {
-        Handle { lanes: Arc::clone(&self.lanes), boards: Arc::clone(&self.boards), drain: Arc::clone(&self.drain) }
+impl<E: Edge> Clone for ShardsHandle<E> {
+    fn clone(&self) -> ShardsHandle<E> {
+        ShardsHandle {
+            lanes: Arc::clone(&self.lanes),
+            boards: Arc::clone(&self.boards),
+            drain: Arc::clone(&self.drain),
+        }
     }
 }
 
 /// Deadline of a drain, once there is one.
 #[derive(Default)]
-struct Drain {
+struct DrainDeadline {
     deadline: Mutex<Option<Instant>>,
     begun: Condvar,
 }
 
-impl Drain {
+impl DrainDeadline {
     fn deadline(&self) -> MutexGuard<'_, Option<Instant>> {
         // Nothing that holds it can panic between two states.
         self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
@@ -120,7 +124,7 @@ impl Drain {
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Channels of a starting shard: its result, the permission to go on, and the end of the start.
-struct Handshake {
+struct StartupSync {
     ready: SyncSender<io::Result<()>>,
     go: Receiver<()>,
     over: Arc<Barrier>,
@@ -145,13 +149,13 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
     for (setup, mailbox) in setups.into_iter().zip(mailboxes) {
         let shard = mailbox.shard();
         assert!(setup.machine.shard == shard, "setups come in the order of their shards");
-        let lane = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
+        let lane = Arc::new(ControlQueue::new(Arc::clone(mailbox.waker())));
         let board = Arc::new(Reactor::<E, M>::board());
         let (ready, is_ready) = sync_channel(1);
         let (say_go, go) = sync_channel(1);
-        let handshake = Handshake { ready, go, over: Arc::clone(&over) };
+        let handshake = StartupSync { ready, go, over: Arc::clone(&over) };
         let core = setup.core;
-        let life = Life { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), handshake };
+        let life = ShardThread { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), handshake };
         let thread = builder(shard, core).spawn({
             let make = make.clone();
             move || life.live(make)
@@ -176,7 +180,7 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
         // A shard that is gone has aborted the process.
         let _ = go.send(());
     }
-    let handle = Handle { lanes: lanes.into(), boards: boards.into(), drain: Arc::default() };
+    let handle = ShardsHandle { lanes: lanes.into(), boards: boards.into(), drain: Arc::default() };
     Ok(Shards { handle, threads })
 }
 
@@ -213,19 +217,19 @@ fn silent(shard: ShardId) -> StartError {
 }
 
 /// All that a shard's thread needs.
-struct Life<E: Edge> {
+struct ShardThread<E: Edge> {
     setup: ShardSetup<E>,
     mailbox: Mailbox,
-    control: Arc<ControlLane<E>>,
+    control: Arc<ControlQueue<E>>,
     board: Arc<Board>,
-    handshake: Handshake,
+    handshake: StartupSync,
 }
 
-impl<E: Edge> Life<E> {
+impl<E: Edge> ShardThread<E> {
     /// Returns the number of connections that were left.
     async fn live<M: Machine>(self, make: impl FnOnce(MachineConfig) -> M) -> u32 {
-        let _doom = Doom(self.mailbox.shard());
-        let Life { setup, mailbox, control, board, handshake } = self;
+        let _doom = AbortOnPanic(self.mailbox.shard());
+        let ShardThread { setup, mailbox, control, board, handshake } = self;
         let waker = Arc::clone(mailbox.waker());
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
@@ -263,9 +267,9 @@ impl<E: Edge> Life<E> {
 }
 
 /// Ends the process when the shard panics.
-struct Doom(ShardId);
+struct AbortOnPanic(ShardId);
 
-impl Drop for Doom {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("shard {} has failed: the process ends, and what was accepted is in its ledger", self.0.0);
@@ -274,9 +278,9 @@ impl Drop for Doom {
     }
 }
 
-impl<E: Edge> Handle<E> {
+impl<E: Edge> ShardsHandle<E> {
     /// Tells every shard. Waits while a lane is full.
-    pub fn control(&self, control: Control<E>) {
+    pub fn control(&self, control: ControlMessage<E>) {
         for lane in self.lanes.iter() {
             lane.send(control.clone());
         }
@@ -286,7 +290,7 @@ impl<E: Edge> Handle<E> {
     /// after `within` at the latest.
     pub fn drain(&self, rate: u32, within: Duration) {
         *self.drain.deadline() = Some(Instant::now() + within);
-        self.control(Control::Drain { rate });
+        self.control(ControlMessage::Drain { rate });
         self.drain.begun.notify_all();
     }
 
@@ -301,16 +305,16 @@ impl<E: Edge> Handle<E> {
 
 impl<E: Edge> Shards<E> {
     /// Talks to them from other threads.
-    pub fn handle(&self) -> Handle<E> {
+    pub fn handle(&self) -> ShardsHandle<E> {
         self.handle.clone()
     }
 
-    /// As [`Handle::control`].
-    pub fn control(&self, control: Control<E>) {
+    /// As [`ShardsHandle::control`].
+    pub fn control(&self, control: ControlMessage<E>) {
         self.handle.control(control);
     }
 
-    /// As [`Handle::drain`].
+    /// As [`ShardsHandle::drain`].
     pub fn drain(&self, rate: u32, within: Duration) {
         self.handle.drain(rate, within);
     }
@@ -331,7 +335,7 @@ impl<E: Edge> Shards<E> {
             };
         }
         drop(deadline);
-        self.handle.control(Control::Stop);
+        self.handle.control(ControlMessage::Stop);
         let lanes = self.handle.lanes;
         let ended = self.threads.into_iter().zip(lanes.iter()).map(|((shard, thread), lane)| ShardReport {
             shard,

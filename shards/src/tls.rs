@@ -48,7 +48,7 @@ pub trait Tls: 'static {
     fn close_notify(&mut self, slot: u32, wire: &mut Vec<u8>);
 
     /// Returns true if the connection must end because its key for sealing is used up, and TLS 1.2 has no other one.
-    /// Its last words can still be sealed.
+    /// Its closing frame can still be sealed.
     fn key_used_up(&self, slot: u32) -> bool;
 
     /// The kernel took no byte of the last `records` records of [`Tls::seal`] and [`Tls::close_notify`]. They are never

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::island::client_config;
+use crate::control_plane::client_config;
 use protocol::wire::url::Origin;
 
 /// Longest wait for bytes that must come. A busy host is no fault of the server.

@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{ConfigArgs, fail, status};
-use protocol::webpush::endpoint::{Opened, TokenForm, Tokens, parse_path};
+use protocol::webpush::endpoint::{EndpointToken, TokenForm, Tokens, parse_path};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -78,8 +78,8 @@ fn kept_key(data_dir: &Path) -> Result<String, String> {
 
 /// An opened token, its age and its key.
 #[derive(Debug, PartialEq, Eq)]
-struct Found {
-    opened: Opened,
+struct InspectedToken {
+    opened: EndpointToken,
     /// Unix seconds; absent in tokens of version 3.
     sealed: Option<u64>,
     /// Counted from 1.
@@ -88,7 +88,7 @@ struct Found {
 }
 
 /// Opens the token with each key alone, so that the one that fits is known.
-fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
+fn inspect(url: &str, keys: &[String]) -> Result<InspectedToken, String> {
     let cut = ["/wpush/", "/spush/"].iter().find_map(|part| url.rsplit_once(part));
     let path = cut.map_or(url, |(_, path)| path);
     let (version, token) = parse_path(path)
@@ -104,7 +104,7 @@ fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
             return Err(format!("the token belongs under /wpush/v{belongs}/, not v{version}: the server answers 404"));
         }
         let sealed = if opened.version == 3 { None } else { sealed_at(token) };
-        return Ok(Found { opened, sealed, key: at + 1, keys: keys.len() });
+        return Ok(InspectedToken { opened, sealed, key: at + 1, keys: keys.len() });
     }
     let tried = if keys.len() == 1 {
         "the key does not open it".into()
@@ -120,7 +120,7 @@ fn sealed_at(token: &str) -> Option<u64> {
     Some(u64::from_be_bytes(head.get(1..9)?.try_into().ok()?))
 }
 
-impl Found {
+impl InspectedToken {
     fn uaid(&self) -> String {
         uuid::Uuid::from_bytes(self.opened.uaid.0).simple().to_string()
     }

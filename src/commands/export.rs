@@ -15,10 +15,10 @@ use machine::time::UnixSeconds;
 use store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, WholeUser, each_row, walk};
 
 use super::import::{Line, encode_row};
-use super::migrate::{Progress, Refused, source, unix_now, unreadable};
+use super::migrate::{LocationError, Progress, source, unix_now, unreadable};
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
-use crate::node::{self, Fault};
+use crate::node::{self, NodeError};
 
 /// Characters of the rows of one line, unless its only row is longer. With 32 users at once that is 16 MiB of memory,
 /// and a line with 2,048 channels has less than 1 MiB, of the 16 that an import reads.
@@ -36,7 +36,7 @@ pub struct Args {
 /// Runs the export. Returns 0 when every user that a server would serve is in the output, 1 when one cannot be read or
 /// the export failed.
 pub fn run(args: Args) -> ExitCode {
-    let config = match args.config.load().map_err(Refused::Config).and_then(source) {
+    let config = match args.config.load().map_err(LocationError::Config).and_then(source) {
         Ok(config) => config,
         Err(refused) => return fail(status::CONFIG, &refused),
     };
@@ -50,8 +50,8 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<Exported, Fault> {
-    let unwritten = |error: io::Error| Fault::Transfer(format!("cannot write {}: {error}", path.display()));
+fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<Exported, NodeError> {
+    let unwritten = |error: io::Error| NodeError::Transfer(format!("cannot write {}: {error}", path.display()));
     let mut output = Output::open(path).map_err(unwritten)?;
     let exported = node::with_source(config, |saved, from| {
         if saved > 0 {

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::time::UnixSeconds;
-use store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
+use store::transfer::{ImportCounts, IncomingUser, Transfer, TransferFault, import_users};
 
 use super::{ConfigArgs, fail, status};
 use crate::node;
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> ExitCode {
 
 /// Reason why an import stopped before the end of its input.
 #[derive(Debug)]
-enum Stop {
+enum ImportError {
     /// The input cannot be read.
     Input(io::Error),
     /// The store failed; the first `done` lines are in it.
@@ -102,12 +102,12 @@ enum Stop {
     BadLine,
 }
 
-impl std::fmt::Display for Stop {
+impl std::fmt::Display for ImportError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Stop::Input(error) => write!(f, "the input cannot be read to its end: {error}"),
-            Stop::Store { fault, done } => write!(f, "{fault} (with --skip-lines {done})"),
-            Stop::BadLine => f.write_str("stopped at the bad line; mend it, then import the file again"),
+            ImportError::Input(error) => write!(f, "the input cannot be read to its end: {error}"),
+            ImportError::Store { fault, done } => write!(f, "{fault} (with --skip-lines {done})"),
+            ImportError::BadLine => f.write_str("stopped at the bad line; mend it, then import the file again"),
         }
     }
 }
@@ -126,12 +126,12 @@ pub(super) struct Summary {
     expired: u64,
     read_before: u64,
     unsubscribed: u64,
-    admitted: Admitted,
+    admitted: ImportCounts,
 }
 
 impl Summary {
     fn text(&self, check: bool) -> String {
-        let Admitted {
+        let ImportCounts {
             users_new,
             users_changed,
             users_unchanged,
@@ -169,7 +169,7 @@ struct Import<'a> {
     say: &'a mut dyn FnMut(String),
     said_at: Instant,
     summary: Summary,
-    waiting: Vec<Coming>,
+    waiting: Vec<IncomingUser>,
     waiting_bytes: usize,
     uaids: HashSet<[u8; 16]>,
 }
@@ -190,12 +190,12 @@ impl<'a> Import<'a> {
         }
     }
 
-    fn all(&mut self, input: impl BufRead, store: &mut dyn Transfer) -> Result<(), Stop> {
+    fn all(&mut self, input: impl BufRead, store: &mut dyn Transfer) -> Result<(), ImportError> {
         let mut lines = Lines::new(input);
         // Lines up to here are in the store.
         let mut written = self.skip_lines;
         for number in 1.. {
-            let next = lines.next().map_err(Stop::Input);
+            let next = lines.next().map_err(ImportError::Input);
             // A failure to read must not cost what was read.
             let Ok(Some(next)) = next else {
                 self.write(store, written)?;
@@ -225,7 +225,7 @@ impl<'a> Import<'a> {
                     self.complain(number, &reason);
                     if self.strict {
                         self.write(store, written)?;
-                        return Err(Stop::BadLine);
+                        return Err(ImportError::BadLine);
                     }
                 }
             }
@@ -235,13 +235,13 @@ impl<'a> Import<'a> {
 
     /// Returns true if the waiting users must be written before `coming` joins them: their number or size is at the
     /// bound, or the same user waits, who must be in the store before its next line.
-    fn writes_before(&self, coming: &Coming) -> bool {
+    fn writes_before(&self, coming: &IncomingUser) -> bool {
         let again = self.uaids.contains(&coming.user.uaid.0);
         again || self.waiting.len() >= USERS_AT_ONCE_MAX || self.waiting_bytes >= BYTES_AT_ONCE_MAX
     }
 
     /// Returns the user of one line; `None` if the line has none to import. The error is the reason for a bad line.
-    fn take(&mut self, bytes: &[u8]) -> Result<Option<Coming>, String> {
+    fn take(&mut self, bytes: &[u8]) -> Result<Option<IncomingUser>, String> {
         if bytes.trim_ascii().is_empty() {
             return Ok(None);
         }
@@ -269,9 +269,9 @@ impl<'a> Import<'a> {
     }
 
     /// Writes the waiting users; `written` lines were in the store before.
-    fn write(&mut self, store: &mut dyn Transfer, written: u64) -> Result<(), Stop> {
-        let admitted = admit(store, &self.waiting, self.check);
-        self.summary.admitted += admitted.map_err(|fault| Stop::Store { fault, done: written })?;
+    fn write(&mut self, store: &mut dyn Transfer, written: u64) -> Result<(), ImportError> {
+        let admitted = import_users(store, &self.waiting, self.check);
+        self.summary.admitted += admitted.map_err(|fault| ImportError::Store { fault, done: written })?;
         self.waiting.clear();
         self.waiting_bytes = 0;
         self.uaids.clear();
@@ -281,7 +281,7 @@ impl<'a> Import<'a> {
     fn progress(&mut self, number: u64) {
         if self.said_at.elapsed() >= SAY_EVERY {
             self.said_at = Instant::now();
-            let Admitted { users_new, users_changed, users_unchanged, .. } = self.summary.admitted;
+            let ImportCounts { users_new, users_changed, users_unchanged, .. } = self.summary.admitted;
             let known = users_changed + users_unchanged;
             let bad = self.summary.bad;
             let what = if self.check { "read" } else { "in the store" };

@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Subcommand;
 use store::embedded::{Copied, Progress};
 use store::scylla::connect::connect;
-use store::scylla::upkeep::{self, AGES, Census, Purge, Space};
+use store::scylla::maintain::{self, AGES, Census, Purge, Space};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
-use crate::node::{self, Copy, Fault, is_backup_name};
+use crate::node::{self, BackupCopy, NodeError, is_backup_name};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -80,10 +80,10 @@ pub fn run(args: Args) -> ExitCode {
         Task::Backup { name, config } => with_config(config.load(), |config| {
             let name = name.unwrap_or_else(seconds_now);
             if !is_backup_name(&name) {
-                return Err(Fault::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));
+                return Err(NodeError::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));
             }
             match node::backup_unused(&config, &name) {
-                Err(Fault::InUse { .. }) => ask_server(&config, &name),
+                Err(NodeError::InUse { .. }) => ask_server(&config, &name),
                 other => other.map(|copy| format!("{}: {}", copy.path.display(), rows(&copy))),
             }
         }),
@@ -91,20 +91,20 @@ pub fn run(args: Args) -> ExitCode {
 }
 
 /// Returns the report on a shared store, one line for each figure.
-fn look_after(config: &Config, purge: Purge) -> Result<String, Fault> {
-    let no_runtime = |error| Fault::Host { what: "a runtime", error };
+fn look_after(config: &Config, purge: Purge) -> Result<String, NodeError> {
+    let no_runtime = |error| NodeError::Host { what: "a runtime", error };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
     runtime.block_on(async {
         let scylla = &config.store.scylla;
-        let fault = |fault: &dyn std::fmt::Display| Fault::Store(fault.to_string());
+        let fault = |fault: &dyn std::fmt::Display| NodeError::Store(fault.to_string());
         let session = connect(scylla).await.map_err(|error| fault(&error))?;
         let stop = Arc::new(AtomicBool::new(false));
         if !matches!(purge, Purge::Nobody) {
             // A user is dropped in two steps, and a user that comes back between them depends on the second.
-            stop_at_signals(&stop).map_err(|error| Fault::Host { what: "a signal handler", error })?;
+            stop_at_signals(&stop).map_err(|error| NodeError::Host { what: "a signal handler", error })?;
         }
-        let census = upkeep::census(&session, scylla, purge, &stop).await.map_err(|error| fault(&error))?;
-        let spaces = upkeep::space(&session, scylla).await.map_err(|error| fault(&error))?;
+        let census = maintain::census(&session, scylla, purge, &stop).await.map_err(|error| fault(&error))?;
+        let spaces = maintain::space(&session, scylla).await.map_err(|error| fault(&error))?;
         Ok(told(&census, &spaces))
     })
 }
@@ -144,7 +144,7 @@ fn told(census: &Census, spaces: &BTreeMap<&'static str, Space>) -> String {
 
 fn with_config(
     config: Result<Config, crate::config::ConfigError>,
-    task: impl FnOnce(Config) -> Result<String, Fault>,
+    task: impl FnOnce(Config) -> Result<String, NodeError>,
 ) -> ExitCode {
     match config {
         Ok(config) => finish(task(config)),
@@ -152,7 +152,7 @@ fn with_config(
     }
 }
 
-fn finish(result: Result<String, Fault>) -> ExitCode {
+fn finish(result: Result<String, NodeError>) -> ExitCode {
     match result {
         Ok(said) => {
             println!("{said}");
@@ -166,7 +166,7 @@ fn seconds_now() -> String {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string()
 }
 
-fn rows(copy: &Copy) -> String {
+fn rows(copy: &BackupCopy) -> String {
     let copied = &copy.copied;
     format!("{} users, {} messages, {} topic messages", copied.users, copied.messages, copied.topics)
 }
@@ -178,7 +178,7 @@ fn show(progress: Progress) {
 }
 
 /// Prints the result of a salvage, and fails when something was lost.
-fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
+fn salvaged(dir: &Path, copy: &BackupCopy) -> ExitCode {
     println!("{}: {}", copy.path.display(), rows(copy));
     match lost(dir, copy) {
         Some(lost) => fail(status::DAMAGED, &lost),
@@ -187,7 +187,7 @@ fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
 }
 
 /// Names the parts that a salvage could not read, in one sentence.
-fn lost(dir: &Path, copy: &Copy) -> Option<String> {
+fn lost(dir: &Path, copy: &BackupCopy) -> Option<String> {
     let Copied { lost_rows, unreadable_blocks, unreadable_tables, damaged_journals, damaged_manifests, .. } =
         copy.copied;
     let (dir, dest) = (dir.display(), copy.path.display());
@@ -206,16 +206,16 @@ fn lost(dir: &Path, copy: &Copy) -> Option<String> {
 }
 
 /// The server that has the data directory makes the backup itself, through its admin listener.
-fn ask_server(config: &Config, name: &str) -> Result<String, Fault> {
+fn ask_server(config: &Config, name: &str) -> Result<String, NodeError> {
     let Some(address) = config.admin.listen.first() else {
-        return Err(Fault::Backup("the server that runs has no admin.listen, through which it could be asked"));
+        return Err(NodeError::Backup("the server that runs has no admin.listen, through which it could be asked"));
     };
-    let no_server = |error| Fault::NoServer { data: config.data_dir.clone(), address: *address, error };
+    let no_server = |error| NodeError::NoServer { data: config.data_dir.clone(), address: *address, error };
     let answer = put_backup(*address, name).map_err(no_server)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     match head.split(' ').nth(1) {
         Some("201") => Ok(format!("made by the running server: {body}")),
-        _ => Err(Fault::NoBackup(format!("{} {body}", head.lines().next().unwrap_or_default()))),
+        _ => Err(NodeError::NoBackup(format!("{} {body}", head.lines().next().unwrap_or_default()))),
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_salvage_that_lost_something_says_how_much() {
         let copied = Copied { users: 9, ..Copied::default() };
-        let copy = |copied| Copy { path: PathBuf::from("new"), copied };
+        let copy = |copied| BackupCopy { path: PathBuf::from("new"), copied };
         assert_eq!(lost(Path::new("old"), &copy(copied.clone())), None);
         let damaged = Copied { lost_rows: 12, unreadable_blocks: 2, unreadable_tables: 1, ..copied };
         let said = lost(Path::new("old"), &copy(damaged)).expect("something was lost");

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::time::UnixSeconds;
-use store::transfer::{Admitted, Compared, Copied, compare, copy};
+use store::transfer::{Compared, Copied, ImportCounts, compare, copy};
 
 use super::{fail, status};
 use crate::config::{Config, ConfigError, Sources, StoreKind};
-use crate::node::{self, Fault};
+use crate::node::{self, NodeError};
 
 /// Interval between progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(5);
@@ -21,11 +21,11 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Store to read: embedded:DATA_DIR, or embedded:FILE or scylla:FILE with the configuration that describes it
-    #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
-    from: Place,
+    #[arg(long, value_name = "KIND:WHERE", value_parser = StoreLocation::parse)]
+    from: StoreLocation,
     /// Store to write, spelled likewise
-    #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
-    to: Place,
+    #[arg(long, value_name = "KIND:WHERE", value_parser = StoreLocation::parse)]
+    to: StoreLocation,
     /// Copy nothing, only compare
     #[arg(long)]
     compare: bool,
@@ -33,14 +33,14 @@ pub struct Args {
 
 /// A store on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct StoreLocation {
     kind: StoreKind,
     /// A data directory, or a configuration file.
     path: PathBuf,
 }
 
-impl Place {
-    fn parse(text: &str) -> Result<Place, String> {
+impl StoreLocation {
+    fn parse(text: &str) -> Result<StoreLocation, String> {
         let (kind, path) = text.split_once(':').ok_or("it must be spelled KIND:WHERE, as embedded:/var/lib/murre")?;
         let kind = match kind {
             "embedded" => StoreKind::Embedded,
@@ -53,11 +53,11 @@ impl Place {
         if path.is_empty() {
             return Err("behind the colon there must be a data directory or a configuration file".into());
         }
-        Ok(Place { kind, path: path.into() })
+        Ok(StoreLocation { kind, path: path.into() })
     }
 
     /// The configuration by which this store is opened.
-    fn config(&self) -> Result<Config, Refused> {
+    fn config(&self) -> Result<Config, LocationError> {
         let is_dir = self.kind == StoreKind::Embedded && !self.path.is_file();
         let config = if is_dir {
             let flag = ("KIND:WHERE".to_owned(), "data_dir", self.path.display().to_string());
@@ -65,9 +65,9 @@ impl Place {
         } else {
             Config::load(&Sources { file: Some(self.path.clone()), ..Sources::default() })
         };
-        let config = config.map_err(Refused::Config)?;
+        let config = config.map_err(LocationError::Config)?;
         if config.store.kind != self.kind {
-            return Err(Refused::OtherKind(self.path.clone()));
+            return Err(LocationError::OtherKind(self.path.clone()));
         }
         Ok(config)
     }
@@ -75,20 +75,22 @@ impl Place {
 
 /// Reason why a place cannot be opened.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum LocationError {
     Config(ConfigError),
     OtherKind(PathBuf),
     NoSource(PathBuf),
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for LocationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refused::Config(error) => error.fmt(f),
-            Refused::OtherKind(path) => {
+            LocationError::Config(error) => error.fmt(f),
+            LocationError::OtherKind(path) => {
                 write!(f, "{}: its store.kind is not the KIND that was asked for", path.display())
             }
-            Refused::NoSource(path) => write!(f, "{} is not a data directory: it has no store in it", path.display()),
+            LocationError::NoSource(path) => {
+                write!(f, "{} is not a data directory: it has no store in it", path.display())
+            }
         }
     }
 }
@@ -121,20 +123,20 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-fn configs(args: &Args) -> Result<(Config, Config), Refused> {
+fn configs(args: &Args) -> Result<(Config, Config), LocationError> {
     let (from, to) = (args.from.config()?, args.to.config()?);
     Ok((source(from)?, to))
 }
 
 /// Returns this configuration if its store is there: opening it would make an empty one.
-pub(super) fn source(config: Config) -> Result<Config, Refused> {
+pub(super) fn source(config: Config) -> Result<Config, LocationError> {
     let is_there = match config.store.kind {
         StoreKind::Embedded => config.data_dir.join("store").is_dir(),
         StoreKind::Memory => false,
         StoreKind::Scylla => true,
     };
     if !is_there {
-        return Err(Refused::NoSource(config.data_dir));
+        return Err(LocationError::NoSource(config.data_dir));
     }
     Ok(config)
 }
@@ -146,7 +148,7 @@ struct Outcome {
     compared: Compared,
 }
 
-fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&str)) -> Result<Outcome, Fault> {
+fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&str)) -> Result<Outcome, NodeError> {
     node::with_stores(from, to, |saved, from, to| {
         if saved > 0 {
             say(&format!("{saved} messages that the ledgers held are saved to the first store"));
@@ -184,7 +186,7 @@ impl<'a> Progress<'a> {
 }
 
 fn copying(so_far: &Copied) -> String {
-    let Admitted { users_new, users_changed, users_unchanged, rows_added, .. } = so_far.admitted;
+    let ImportCounts { users_new, users_changed, users_unchanged, rows_added, .. } = so_far.admitted;
     let known = users_changed + users_unchanged;
     format!("{users_new} users and {rows_added} messages copied, {known} users were there")
 }
@@ -193,7 +195,7 @@ impl Outcome {
     fn text(&self) -> String {
         let mut text = String::new();
         if let Some(copied) = &self.copied {
-            let Admitted { users_new, users_changed, users_unchanged, channels_added, rows_added, .. } =
+            let ImportCounts { users_new, users_changed, users_unchanged, channels_added, rows_added, .. } =
                 copied.admitted;
             let known = users_changed + users_unchanged;
             text += &format!(

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::{fail, status};
 use crate::config::keys::KEYS;
 use crate::config::{Config, Log, LogFormat, Sources};
-use crate::node::{self, HostClock, Running, Signal, Stopped, Surroundings};
+use crate::node::{self, Environment, HostClock, RunningNode, Signal, StopOutcome};
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -46,14 +46,14 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
     if let Some(file) = args.config.as_deref().filter(|_| config.has_secrets()) {
         node::warn_of_readers(file, node::STRANGERS);
     }
-    let surroundings = Surroundings {
+    let surroundings = Environment {
         signals: true,
         host_clock,
         store_patience: STORE_PATIENCE,
         new_keys: args.new_keys,
-        ..Surroundings::default()
+        ..Environment::default()
     };
-    let running = match node::start_in(&config, surroundings) {
+    let running = match node::start_with(&config, surroundings) {
         Ok(running) => running,
         Err(fault) => return ended(&config.log, fault.status(), Some(&fault)),
     };
@@ -66,9 +66,11 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
         }
     };
     match running.stop() {
-        Ok(Stopped::InOrder) if last == Signal::Over => ended(&config.log, status::ADDRESS, Some(&RunOver)),
-        Ok(Stopped::InOrder) => ended(&config.log, status::DONE, None),
-        Ok(Stopped::LedgerLeft { messages }) => ended(&config.log, status::LEDGER_LEFT, Some(&LedgerLeft { messages })),
+        Ok(StopOutcome::InOrder) if last == Signal::Over => ended(&config.log, status::ADDRESS, Some(&RunOver)),
+        Ok(StopOutcome::InOrder) => ended(&config.log, status::DONE, None),
+        Ok(StopOutcome::LedgerLeft { messages }) => {
+            ended(&config.log, status::LEDGER_LEFT, Some(&LedgerLeft { messages }))
+        }
         Err(fault) => ended(&config.log, fault.status(), Some(&fault)),
     }
 }
@@ -93,7 +95,7 @@ fn ended(log: &Log, status: u8, reason: Option<&dyn std::fmt::Display>) -> ExitC
 }
 
 /// Takes the keys of the same sources as at start. If they are wrong, logs the fault and keeps the old ones.
-fn reload(args: &Args, running: &Running) {
+fn reload(args: &Args, running: &RunningNode) {
     let config = Config::load(&args.sources()).map_err(|error| error.to_string());
     match config.and_then(|config| running.reload(&config).map_err(|fault| fault.to_string())) {
         Ok(()) => tracing::info!("keys reloaded"),

@@ -498,5 +498,5 @@ keys! {
 }
 
 fn rate(raw: &Raw) -> Option<u32> {
-    Some(parse::number(raw, 0, u64::from(machine::rates::RATE_MAX))? as u32)
+    Some(parse::number(raw, 0, u64::from(machine::token_bucket::RATE_MAX))? as u32)
 }

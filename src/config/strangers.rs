@@ -79,5 +79,5 @@ fn number(raw: &Raw) -> Option<Option<u32>> {
     if raw.text()?.is_empty() {
         return Some(None);
     }
-    parse::number(raw, 0, u64::from(machine::rates::RATE_MAX)).map(|number| Some(number as u32))
+    parse::number(raw, 0, u64::from(machine::token_bucket::RATE_MAX)).map(|number| Some(number as u32))
 }

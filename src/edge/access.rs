@@ -2,7 +2,7 @@
 //! (`endpoint.allowed_keys`). Users that exist keep their endpoints when a rule becomes stricter.
 
 use machine::ids::KeyDigest;
-use protocol::webpush::errno::Fault;
+use protocol::webpush::errno::ApiError;
 use protocol::webpush::key::BearerKeys;
 use protocol::wire::http1::Head;
 use shards::strangers;
@@ -86,10 +86,10 @@ impl PushEdge {
 
     /// Counts a request that a rule refuses, with the address that its head names. The answer can come much later, when
     /// the body was read.
-    pub(super) fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: Fault) {
+    pub(super) fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: ApiError) {
         let rule = match fault {
-            Fault::AccessToken => strangers::Access::Token,
-            Fault::SenderNotAllowed => strangers::Access::AllowedKeys,
+            ApiError::AccessToken => strangers::Access::Token,
+            ApiError::SenderNotAllowed => strangers::Access::AllowedKeys,
             _ => return,
         };
         self.refuse_access(rule);
@@ -97,9 +97,9 @@ impl PushEdge {
     }
 
     /// Refuses a sender that is not in `endpoint.allowed_keys`.
-    pub(super) fn may_send(&self, key: Option<KeyDigest>) -> Result<(), Fault> {
+    pub(super) fn may_send(&self, key: Option<KeyDigest>) -> Result<(), ApiError> {
         let keys = &self.access.senders;
         let may = keys.is_empty() || key.is_some_and(|key| keys.contains(&key));
-        may.then_some(()).ok_or(Fault::SenderNotAllowed)
+        may.then_some(()).ok_or(ApiError::SenderNotAllowed)
     }
 }

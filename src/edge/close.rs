@@ -2,11 +2,11 @@
 
 use machine::CloseReason;
 
-use protocol::webpush::errno::Fault;
+use protocol::webpush::errno::ApiError;
 
 /// Returns the code and the text of the close frame. Returns `None` when no frame is sent: the edge echoes the peer's
 /// own close where it reads it, or it has already written the last answer.
-pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
+pub fn close_frame(reason: CloseReason) -> Option<(u16, &'static str)> {
     Some(match reason {
         CloseReason::HandshakeTimeout => (1011, "HandshakeTimeout"),
         CloseReason::PongTimeout => (1011, "PongTimeout"),
@@ -39,9 +39,9 @@ pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
 
 /// Returns the fault that an HTTP connection receives before it ends; `None` unless a request is `under_way` that must
 /// be answered.
-pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
+pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<ApiError> {
     match reason {
-        CloseReason::Idle | CloseReason::HandshakeTimeout if under_way => Some(Fault::RequestTimeout),
+        CloseReason::Idle | CloseReason::HandshakeTimeout if under_way => Some(ApiError::RequestTimeout),
         CloseReason::Overloaded
         | CloseReason::MoveFailed
         | CloseReason::StorageDown
@@ -50,7 +50,7 @@ pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
         | CloseReason::Draining
             if under_way =>
         {
-            Some(Fault::Unavailable)
+            Some(ApiError::Unavailable)
         }
         CloseReason::Idle
         | CloseReason::HandshakeTimeout

@@ -9,12 +9,12 @@ use machine::time::{Now, UnixSeconds};
 use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
-use super::answer::{self, Context};
-use super::http::{Plan, Reply};
+use super::http::{BodyAction, Reply};
 use super::pages::method_refused;
 use super::receipts;
-use protocol::webpush::endpoint::{Opened, parse_path};
-use protocol::webpush::errno::Fault;
+use super::response::{self, Context};
+use protocol::webpush::endpoint::{EndpointToken, parse_path};
+use protocol::webpush::errno::ApiError;
 use protocol::webpush::headers::{Delivery, Encryption};
 use protocol::webpush::message_id::MessageId;
 use protocol::webpush::payload::Draft;
@@ -47,7 +47,7 @@ pub(super) struct Posted {
 
 impl PostDraft {
     /// Returns the message, or the first broken rule of PROTOCOL.md 2.3 steps 8 to 11.
-    pub(super) fn finish(self, accepted: UnixSeconds) -> Result<Message, Fault> {
+    pub(super) fn finish(self, accepted: UnixSeconds) -> Result<Message, ApiError> {
         let granted = self.delivery.grant(self.payload.verdict())?;
         Ok(Message {
             uaid: self.uaid,
@@ -65,17 +65,17 @@ impl PostDraft {
 }
 
 impl PushEdge {
-    pub(super) fn plan_endpoint(&mut self, now: Now, head: &Head<'_, '_>) -> Plan {
+    pub(super) fn plan_endpoint(&mut self, now: Now, head: &Head<'_, '_>) -> BodyAction {
         if let Some(path) = head.path.strip_prefix("/wpush/") {
             match head.method {
                 "POST" => {}
-                "GET" | "HEAD" => return Plan::Reply(Reply::Discovery),
+                "GET" | "HEAD" => return BodyAction::Reply(Reply::Discovery),
                 _ => return method_refused(head, "POST, GET, HEAD, OPTIONS"),
             }
             self.stats.posts += 1;
             return match self.plan_post(now, head, path) {
-                Ok(draft) => Plan::Post(draft),
-                Err(reply) => Plan::Reply(reply),
+                Ok(draft) => BodyAction::Post(draft),
+                Err(reply) => BodyAction::Reply(reply),
             };
         }
         if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
@@ -88,9 +88,9 @@ impl PushEdge {
             self.stats.cancel_requests += 1;
             return match self.ids.open(id.as_bytes()) {
                 Some(MessageId { stamp, uaid, chid, topic }) => {
-                    Plan::Ask(SenderCommand::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })).into())
+                    BodyAction::Ask(SenderCommand::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })).into())
                 }
-                None => Plan::Reply(Reply::Fault(Fault::BadMessageId)),
+                None => BodyAction::Reply(Reply::Fault(ApiError::BadMessageId)),
             };
         }
         if let Some(receipt) = head.path.strip_prefix(receipts::PATH) {
@@ -100,8 +100,8 @@ impl PushEdge {
     }
 
     fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Reply> {
-        let (version, token) = parse_path(path).ok_or(Reply::Fault(Fault::BadToken))?;
-        let opened = self.tokens.open(version, token).ok_or(Reply::Fault(Fault::BadToken))?;
+        let (version, token) = parse_path(path).ok_or(Reply::Fault(ApiError::BadToken))?;
+        let opened = self.tokens.open(version, token).ok_or(Reply::Fault(ApiError::BadToken))?;
         let [encoding, encryption, crypto_key, encryption_key] =
             ["content-encoding", "encryption", "crypto-key", "encryption-key"].map(|name| head.joined(name));
         let authorization = head.header("authorization");
@@ -133,9 +133,9 @@ impl PushEdge {
         now: Now,
         authorization: Option<&[u8]>,
         crypto_key: Option<&[u8]>,
-        opened: &Opened,
+        opened: &EndpointToken,
         version: u8,
-    ) -> Result<Option<KeyDigest>, Fault> {
+    ) -> Result<Option<KeyDigest>, ApiError> {
         let shown = match authorization {
             Some(authorization) => {
                 let verified = self.vapid.check(now.unix(), authorization, crypto_key);
@@ -146,14 +146,14 @@ impl PushEdge {
             None => None,
         };
         if opened.version != version {
-            return Err(Fault::BadToken);
+            return Err(ApiError::BadToken);
         }
         self.may_send(shown)?;
         match (&opened.lock, shown) {
             (None, shown) => Ok(shown),
-            (Some(_), None) => Err(Fault::VapidRequired),
+            (Some(_), None) => Err(ApiError::VapidRequired),
             (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(Some(shown)),
-            (Some(_), Some(_)) => Err(Fault::VapidKeyMismatch),
+            (Some(_), Some(_)) => Err(ApiError::VapidKeyMismatch),
         }
     }
 
@@ -164,7 +164,9 @@ impl PushEdge {
         published: Published,
         out: &mut Vec<u8>,
     ) {
-        let Some((stamp, disposition)) = self.accepted(context, published, Fault::NoSubscription, out) else { return };
+        let Some((stamp, disposition)) = self.accepted(context, published, ApiError::NoSubscription, out) else {
+            return;
+        };
         match disposition {
             Disposition::Direct => self.stats.posts_accepted_direct += 1,
             Disposition::Stored => self.stats.posts_accepted_stored += 1,
@@ -172,7 +174,7 @@ impl PushEdge {
         }
         let Posted { uaid, chid, topic, ttl, receipt } = *posted;
         let id = MessageId { stamp, uaid, chid, topic };
-        let mut response = answer::start(&self.date, context, if receipt { 202 } else { 201 }, out);
+        let mut response = response::start(&self.date, context, if receipt { 202 } else { 201 }, out);
         if receipt {
             self.stats.posts_with_receipt += 1;
             let receipt = Receipt { stamp, uaid, chid, topic, ttl };
@@ -193,17 +195,17 @@ impl PushEdge {
         &mut self,
         context: &Context,
         published: Published,
-        nobody: Fault,
+        nobody: ApiError,
         out: &mut Vec<u8>,
     ) -> Option<(Stamp, Disposition)> {
         let (fault, retry_after) = match published {
             Published::Accepted { stamp, disposition } => return Some((stamp, disposition)),
             Published::NoSubscription => (nobody, None),
-            Published::OtherMode => (Fault::OtherMode, None),
-            Published::Refused(refusal) => (Fault::of(refusal), None),
-            Published::TooMany { retry_after } => (Fault::TooManyToEndpoint, Some(retry_after)),
-            Published::OverBudget { retry_after } => (Fault::OverBudget, Some(retry_after)),
-            Published::Unavailable => (Fault::Unavailable, None),
+            Published::OtherMode => (ApiError::OtherMode, None),
+            Published::Refused(refusal) => (ApiError::of(refusal), None),
+            Published::TooMany { retry_after } => (ApiError::TooManyToEndpoint, Some(retry_after)),
+            Published::OverBudget { retry_after } => (ApiError::OverBudget, Some(retry_after)),
+            Published::Unavailable => (ApiError::Unavailable, None),
         };
         match retry_after {
             None => self.emit_fault(context, fault, out),

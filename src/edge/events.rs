@@ -15,7 +15,7 @@ use machine::{AgentCommand, CloseReason, Command, RelayCommand, SessionCommand};
 use shards::ports::Port;
 
 use super::PushEdge;
-use protocol::webpush::errno::Fault;
+use protocol::webpush::errno::ApiError;
 
 /// Maximum number of reports that wait to be logged, at about 64 bytes each. Shed: further reports are counted and not
 /// logged.
@@ -23,7 +23,7 @@ const EVENTS_MAX: usize = 4_096;
 
 /// An event of a client. It holds no secret: no UAID, no token, no path, no address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Happening {
+pub enum EventKind {
     /// A connection became a WebSocket.
     Upgraded { agent_family: u16 },
     /// A hello was answered.
@@ -122,7 +122,7 @@ impl fmt::Debug for Counts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
     pub shard: ShardId,
-    pub happening: Happening,
+    pub happening: EventKind,
 }
 
 /// Queue between all shards and the thread that logs.
@@ -183,7 +183,7 @@ impl Reporter {
 
     /// Reports a happening. Returns the number of reports that were dropped: 0 or 1.
     #[inline]
-    pub(super) fn tell(&self, happening: Happening) -> u64 {
+    pub(super) fn tell(&self, happening: EventKind) -> u64 {
         match &self.events {
             Some(events) => u64::from(!events.put(Report { shard: self.shard, happening })),
             None => 0,
@@ -208,22 +208,22 @@ const MINUTES: u64 = 65_535;
 impl PushEdge {
     /// Reports a happening, if there is a queue.
     #[inline]
-    pub(super) fn tell(&mut self, happening: Happening) {
+    pub(super) fn tell(&mut self, happening: EventKind) {
         self.stats.log_events_dropped += self.reporter.tell(happening);
     }
 
     /// Counts and reports a refusal. Those by a rule about callers are counted at their head.
-    pub(super) fn refuse(&mut self, fault: Fault) {
+    pub(super) fn refuse(&mut self, fault: ApiError) {
         self.stats.refused(fault);
-        self.tell_fault(fault);
+        self.report_error(fault);
     }
 
     /// Reports a refusal that has another counter.
-    pub(super) fn tell_fault(&mut self, fault: Fault) {
+    pub(super) fn report_error(&mut self, fault: ApiError) {
         if self.reporter.is_on() {
             let row = fault.row();
             let (port, status, errno, cause) = (self.reporter.port, row.status, row.errno, row.message);
-            self.tell(Happening::Refused { port, status, errno, cause });
+            self.tell(EventKind::Refused { port, status, errno, cause });
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
     fn a_full_queue_drops_and_counts_and_never_waits() {
         let events = Arc::new(Events::new());
         let reporter = Reporter::new(ShardId(3), Some(Arc::clone(&events)));
-        let happening = Happening::Greeted { mode: "webpush" };
+        let happening = EventKind::Greeted { mode: "webpush" };
         let dropped: u64 = (0..EVENTS_MAX + 7).map(|_| reporter.tell(happening)).sum();
         assert_eq!((dropped, events.dropped()), (7, 7));
         let taken = std::iter::from_fn(|| events.take()).collect::<Vec<_>>();

@@ -1,8 +1,8 @@
 //! Page of `/` for people, on the ports of user agents: what this is, and how to use it.
 
-use super::answer::{self, Context, HttpDate};
-use super::http::{Plan, Reply};
+use super::http::{BodyAction, Reply};
 use super::pages::method_refused;
+use super::response::{self, Context, HttpDate};
 use protocol::wire::http1::Head;
 
 /// The page, written once in both forms.
@@ -47,10 +47,10 @@ impl Front {
     }
 
     /// Plans the answer to a request for `/` that is no upgrade.
-    pub(super) fn plan(head: &Head<'_, '_>) -> Plan {
+    pub(super) fn plan(head: &Head<'_, '_>) -> BodyAction {
         let names_html = |value: &[u8]| value.windows(9).any(|part| part.eq_ignore_ascii_case(b"text/html"));
         match head.method {
-            "GET" | "HEAD" => Plan::Reply(Reply::Front(head.every("accept").any(names_html))),
+            "GET" | "HEAD" => BodyAction::Reply(Reply::Front(head.every("accept").any(names_html))),
             _ => method_refused(head, "GET, HEAD, OPTIONS"),
         }
     }
@@ -61,7 +61,7 @@ impl Front {
             true => (&self.html, "text/html; charset=utf-8"),
             false => (&self.text, "text/plain; charset=utf-8"),
         };
-        answer::start(date, context, 200, out)
+        response::start(date, context, 200, out)
             .header("Content-Type", content_type.as_bytes())
             .header("Content-Security-Policy", POLICY)
             .header("Vary", b"Accept")

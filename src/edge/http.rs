@@ -14,26 +14,26 @@ use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
 use super::access::TOKEN_PATH;
-use super::answer::{self, Context, HEARTBEAT};
 use super::endpoint::{PostDraft, Posted};
 use super::front::Front;
 use super::node::Call as NodeCall;
-use super::simple::UpdateDraft;
-use super::{Codec, Happening, PushEdge};
-use protocol::webpush::errno::Fault;
+use super::response::{self, Context, HEARTBEAT};
+use super::simplepush::UpdateDraft;
+use super::{Codec, EventKind, PushEdge};
+use protocol::webpush::errno::ApiError;
 use protocol::wire::body::{BodyReader, Piece};
 use protocol::wire::http1::{Framing, HEAD_BYTES_MAX, Head, HeaderSlots, Malformed, find_head, parse_head};
-use protocol::wire::upgrade::{self, UpgradeFault};
+use protocol::wire::upgrade::{self, UpgradeError};
 
 /// Maximum number of bytes of an unwanted body, its framing included, that are read to keep the connection. A wanted
 /// body is smaller, unless it comes in tiny chunks with extensions of the maximum length.
 pub const BODY_CUT_BYTES: u64 = 64 * 1024;
 /// Seconds after which a user agent that was sent to another node may try again: the next node is there at once.
 const ELSEWHERE_SECONDS: u32 = 1;
-const NOT_WELCOME: Reply = Reply::FaultUntil(Fault::NotWelcome, ELSEWHERE_SECONDS);
+const NOT_WELCOME: Reply = Reply::FaultUntil(ApiError::NotWelcome, ELSEWHERE_SECONDS);
 /// Answer to an upgrade when the node has no place left, and to the health check of a load balancer then.
-const FULL: Reply = Reply::FaultUntil(Fault::NotWelcome, 120);
-const STOPPING: Reply = Reply::FaultUntil(Fault::Stopping, ELSEWHERE_SECONDS);
+const FULL: Reply = Reply::FaultUntil(ApiError::NotWelcome, 120);
+const STOPPING: Reply = Reply::FaultUntil(ApiError::Stopping, ELSEWHERE_SECONDS);
 
 /// Maximum number of free places for requests under way: 16 KiB.
 const EXCHANGES_KEPT: usize = 64;
@@ -62,7 +62,7 @@ enum Stage {
 }
 
 /// State of one call of `ingest`.
-struct Turn<'t> {
+struct IngestContext<'t> {
     now: Now,
     port: Port,
     begun: Instant,
@@ -78,7 +78,7 @@ struct Pending {
     seen: u64,
     /// The same with chunk sizes, extensions and trailers.
     wire: u64,
-    plan: Plan,
+    plan: BodyAction,
     /// Share of the quota for unfinished requests.
     share: Share,
 }
@@ -95,7 +95,7 @@ impl Pending {
 }
 
 /// Action after the body has been read.
-pub(super) enum Plan {
+pub(super) enum BodyAction {
     Reply(Reply),
     /// Ask the machine; the body does not matter.
     Ask(Command),
@@ -110,25 +110,25 @@ pub(super) enum Plan {
     },
 }
 
-impl Plan {
+impl BodyAction {
     /// Heap memory, in bytes.
     fn heap_bytes(&self) -> usize {
         match self {
-            Plan::Post(draft) => draft.payload.heap_bytes(),
-            Plan::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
-            Plan::Node { body, .. } => body.capacity(),
-            Plan::Reply(Reply::Options(Some(requested), _)) => requested.len(),
-            Plan::Reply(Reply::Page(path)) => path.len(),
-            Plan::Reply(_) | Plan::Ask(_) => 0,
+            BodyAction::Post(draft) => draft.payload.heap_bytes(),
+            BodyAction::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
+            BodyAction::Node { body, .. } => body.capacity(),
+            BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
+            BodyAction::Reply(Reply::Page(path)) => path.len(),
+            BodyAction::Reply(_) | BodyAction::Ask(_) => 0,
         }
     }
 }
 
 /// Answer that needs no machine.
 pub(super) enum Reply {
-    Fault(Fault),
+    Fault(ApiError),
     /// A refusal with `Retry-After` in seconds.
-    FaultUntil(Fault, u32),
+    FaultUntil(ApiError, u32),
     /// 405 with the allowed methods.
     WrongMethod(&'static str),
     /// Answer to OPTIONS: the requested headers, and the methods of the path.
@@ -160,8 +160,8 @@ impl PushEdge {
                 // The loop decodes nothing while a command is under way.
                 return Ingest::Close { reason: CloseReason::Said };
             };
-            let turn = Turn { now, begun, port: *port, base: 0, exchange, out };
-            return self.read_body(context, *pending, bytes, turn);
+            let cx = IngestContext { now, begun, port: *port, base: 0, exchange, out };
+            return self.read_body(context, *pending, bytes, cx);
         }
         match bytes {
             // A line end behind a body, as old senders write it (RFC 9112 section 2.2).
@@ -203,26 +203,32 @@ impl PushEdge {
                 }
                 Err(reply) => {
                     let context = Context { keep_alive: false, ..context };
-                    let turn = Turn { now, begun: now.mono, port, base: length, exchange, out };
-                    self.begin(&head, context, Plan::Reply(reply), body, turn)
+                    let cx = IngestContext { now, begun: now.mono, port, base: length, exchange, out };
+                    self.begin(&head, context, BodyAction::Reply(reply), body, cx)
                 }
             };
         }
         *sender = true;
         let plan = self.plan(now, port, placeless, &head);
-        self.begin(&head, context, plan, body, Turn { now, begun: now.mono, port, base: length, exchange, out })
+        self.begin(
+            &head,
+            context,
+            plan,
+            body,
+            IngestContext { now, begun: now.mono, port, base: length, exchange, out },
+        )
     }
 
     /// Writes the 101, if this is an upgrade and there is room. Returns the codec of the WebSocket.
     fn upgrade(&mut self, head: &Head<'_, '_>, hsts: u32, out: &mut Vec<u8>) -> Result<Codec, Reply> {
         let accepted = upgrade::check(head).map_err(|fault| {
             Reply::Fault(match fault {
-                UpgradeFault::Required => Fault::UpgradeRequired,
-                UpgradeFault::Malformed => Fault::BadUpgrade,
+                UpgradeError::Required => ApiError::UpgradeRequired,
+                UpgradeError::Malformed => ApiError::BadUpgrade,
             })
         })?;
         if !self.access.admits(head) {
-            return Err(Reply::Fault(Fault::AccessToken));
+            return Err(Reply::Fault(ApiError::AccessToken));
         }
         if self.gate.is_stopping() {
             return Err(STOPPING);
@@ -235,44 +241,53 @@ impl PushEdge {
         self.gate.enter();
         accepted.write(hsts, out);
         let agent_family = accepted.agent_family;
-        self.tell(Happening::Upgraded { agent_family });
+        self.tell(EventKind::Upgraded { agent_family });
         Ok(Codec::websocket(agent_family, super::websocket::Stage::Upgraded))
     }
 
     /// Returns the plan for a head that is no upgrade.
-    fn plan(&mut self, now: Now, port: Port, placeless: bool, head: &Head<'_, '_>) -> Plan {
-        if self.gate.is_stopping() && answer::is_health(head.path) && matches!(head.method, "GET" | "HEAD") {
-            return Plan::Reply(STOPPING);
+    fn plan(&mut self, now: Now, port: Port, placeless: bool, head: &Head<'_, '_>) -> BodyAction {
+        if self.gate.is_stopping() && response::is_health(head.path) && matches!(head.method, "GET" | "HEAD") {
+            return BodyAction::Reply(STOPPING);
         }
         match port {
             Port::WebSocket | Port::Public if head.path == "/" => Front::plan(head),
             // Health check that a load balancer makes before it sends more.
-            Port::WebSocket | Port::Public if head.path == HEARTBEAT && placeless => Plan::Reply(FULL),
-            Port::WebSocket | Port::Public if head.path == HEARTBEAT && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
+            Port::WebSocket | Port::Public if head.path == HEARTBEAT && placeless => BodyAction::Reply(FULL),
+            Port::WebSocket | Port::Public if head.path == HEARTBEAT && self.gate.is_full() => {
+                BodyAction::Reply(NOT_WELCOME)
+            }
             Port::WebSocket => self.plan_page(head),
-            Port::Public if placeless => Plan::Reply(FULL),
-            Port::Public if self.is_for_operators(head.path) => Plan::Reply(Reply::Fault(Fault::NotFound)),
+            Port::Public if placeless => BodyAction::Reply(FULL),
+            Port::Public if self.is_for_operators(head.path) => BodyAction::Reply(Reply::Fault(ApiError::NotFound)),
             Port::Endpoint | Port::Public => self.plan_endpoint(now, head),
             Port::Node => self.plan_node(head),
         }
     }
 
     /// Begins to read the body of a request, if any of it is read at all.
-    fn begin(&mut self, head: &Head<'_, '_>, context: Context, plan: Plan, body: &[u8], turn: Turn<'_>) -> Ingest {
-        if let Plan::Reply(Reply::Fault(fault)) = plan {
+    fn begin(
+        &mut self,
+        head: &Head<'_, '_>,
+        context: Context,
+        plan: BodyAction,
+        body: &[u8],
+        cx: IngestContext<'_>,
+    ) -> Ingest {
+        if let BodyAction::Reply(Reply::Fault(fault)) = plan {
             self.refuse_caller(head, fault);
         }
-        let share = self.unfinished.of(turn.port).share();
+        let share = self.unfinished.of(cx.port).share();
         let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share };
-        if self.cuts_at_head(head, &pending.plan, turn.out) {
-            return self.cut(context, pending, turn);
+        if self.cuts_at_head(head, &pending.plan, cx.out) {
+            return self.cut(context, pending, cx);
         }
-        self.read_body(context, pending, body, turn)
+        self.read_body(context, pending, body, cx)
     }
 
     /// Returns true if the body is not read: it is too long to be discarded, or the client expects 100 and the body is
     /// not wanted. Otherwise sends the 100 that the client expects.
-    fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &Plan, out: &mut Vec<u8>) -> bool {
+    fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &BodyAction, out: &mut Vec<u8>) -> bool {
         let length = match head.framing {
             Framing::Length(length) => length,
             Framing::Chunked => 1,
@@ -285,10 +300,10 @@ impl PushEdge {
             return false;
         }
         let wanted = match plan {
-            Plan::Reply(_) => false,
-            Plan::Post(_) => length <= self.body_bytes_max as u64,
-            Plan::Update(_) => length <= self.form_bytes_max(),
-            Plan::Ask(_) | Plan::Node { .. } => true,
+            BodyAction::Reply(_) => false,
+            BodyAction::Post(_) => length <= self.body_bytes_max as u64,
+            BodyAction::Update(_) => length <= self.form_bytes_max(),
+            BodyAction::Ask(_) | BodyAction::Node { .. } => true,
         };
         if wanted {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -296,21 +311,21 @@ impl PushEdge {
         !wanted
     }
 
-    fn read_body(&mut self, context: Context, mut pending: Pending, bytes: &[u8], mut turn: Turn<'_>) -> Ingest {
+    fn read_body(&mut self, context: Context, mut pending: Pending, bytes: &[u8], mut cx: IngestContext<'_>) -> Ingest {
         let mut rest = bytes;
         loop {
             let used = match pending.reader.read(rest) {
-                Err(malformed) => return self.malformed(&context, malformed, turn.out),
-                Ok(Piece::Done) => return self.finish(context, pending, turn),
-                Ok(Piece::More) if pending.is_refused(self.unfinished.of(turn.port), &context) => {
+                Err(malformed) => return self.malformed(&context, malformed, cx.out),
+                Ok(Piece::Done) => return self.finish(context, pending, cx),
+                Ok(Piece::More) if pending.is_refused(self.unfinished.of(cx.port), &context) => {
                     // The answer needs the context.
-                    *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked, begun: turn.begun }));
+                    *cx.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked, begun: cx.begun }));
                     return self.refuse_unfinished();
                 }
                 Ok(Piece::More) => {
                     let stage = Stage::Body(Box::new(pending));
-                    *turn.exchange = Some(Box::new(Exchange { context, stage, begun: turn.begun }));
-                    return Ingest::More { consumed: turn.base };
+                    *cx.exchange = Some(Box::new(Exchange { context, stage, begun: cx.begun }));
+                    return Ingest::More { consumed: cx.base };
                 }
                 Ok(Piece::Data(length)) => {
                     self.take(&mut pending, &rest[..length]);
@@ -319,11 +334,11 @@ impl PushEdge {
                 Ok(Piece::Framing(length)) => length,
             };
             rest = &rest[used..];
-            turn.base += used;
+            cx.base += used;
             pending.wire += used as u64;
             if pending.wire + pending.reader.announced() > BODY_CUT_BYTES {
                 self.stats.http_bodies_cut += 1;
-                return self.cut(context, pending, turn);
+                return self.cut(context, pending, cx);
             }
         }
     }
@@ -332,43 +347,49 @@ impl PushEdge {
     fn take(&self, pending: &mut Pending, piece: &[u8]) {
         pending.seen += piece.len() as u64;
         match &mut pending.plan {
-            Plan::Post(draft) if pending.seen <= self.body_bytes_max as u64 => draft.payload.extend(piece),
-            Plan::Node { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => body.extend_from_slice(piece),
-            Plan::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
-            Plan::Post(_) | Plan::Update(_) | Plan::Node { .. } | Plan::Reply(_) | Plan::Ask(_) => {}
+            BodyAction::Post(draft) if pending.seen <= self.body_bytes_max as u64 => draft.payload.extend(piece),
+            BodyAction::Node { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => {
+                body.extend_from_slice(piece)
+            }
+            BodyAction::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
+            BodyAction::Post(_)
+            | BodyAction::Update(_)
+            | BodyAction::Node { .. }
+            | BodyAction::Reply(_)
+            | BodyAction::Ask(_) => {}
         }
     }
 
     /// Carries out the plan without the rest of the body, since the body is incomplete. The connection ends with the
     /// answer.
-    fn cut(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
-        self.finish(Context { keep_alive: false, ..context }, Pending { seen: u64::MAX, ..pending }, turn)
+    fn cut(&mut self, context: Context, pending: Pending, cx: IngestContext<'_>) -> Ingest {
+        self.finish(Context { keep_alive: false, ..context }, Pending { seen: u64::MAX, ..pending }, cx)
     }
 
     /// Carries out the plan with the wanted part of the body.
-    fn finish(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
-        let Turn { now, begun, base: consumed, exchange, out, .. } = turn;
+    fn finish(&mut self, context: Context, pending: Pending, cx: IngestContext<'_>) -> Ingest {
+        let IngestContext { now, begun, base: consumed, exchange, out, .. } = cx;
         let too_large = |limit: u64| pending.seen > limit;
         let (command, stage) = match pending.plan {
-            Plan::Reply(reply) => return self.reply(&context, &reply, consumed, out),
-            Plan::Ask(command) => (command, Stage::Asked),
-            Plan::Post(draft) => {
+            BodyAction::Reply(reply) => return self.reply(&context, &reply, consumed, out),
+            BodyAction::Ask(command) => (command, Stage::Asked),
+            BodyAction::Post(draft) => {
                 let (uaid, chid) = (draft.uaid, draft.chid);
                 let too_large = too_large(self.body_bytes_max as u64);
-                let message = if too_large { Err(Fault::TooLarge) } else { draft.finish(now.unix()) };
+                let message = if too_large { Err(ApiError::TooLarge) } else { draft.finish(now.unix()) };
                 let (topic, ttl, receipt) = message.as_ref().map_or((None, 0, false), |m| (m.topic, m.ttl, m.receipt));
                 (publish(uaid, chid, message), Stage::Posted(Posted { uaid, chid, topic, ttl, receipt }))
             }
-            Plan::Update(draft) => {
+            BodyAction::Update(draft) => {
                 let (uaid, chid) = (draft.uaid, draft.chid);
                 let too_large = too_large(self.form_bytes_max());
                 let message =
-                    if too_large { Err(Fault::TooLarge) } else { draft.finish(now.unix(), self.body_bytes_max) };
+                    if too_large { Err(ApiError::TooLarge) } else { draft.finish(now.unix(), self.body_bytes_max) };
                 (publish(uaid, chid, message), Stage::Updated)
             }
-            Plan::Node { call, uaid, body } => {
+            BodyAction::Node { call, uaid, body } => {
                 let too_large = too_large(super::node::BODY_BYTES_MAX);
-                let command = if too_large { Err(Fault::TooLarge) } else { self.read_node_call(call, uaid, &body) };
+                let command = if too_large { Err(ApiError::TooLarge) } else { self.read_node_call(call, uaid, &body) };
                 match command {
                     Ok(command) => (command.into(), Stage::Asked),
                     Err(fault) => return self.reply(&context, &Reply::Fault(fault), consumed, out),
@@ -403,33 +424,33 @@ impl PushEdge {
         match reply {
             Reply::Fault(fault) => {
                 self.refuse(*fault);
-                answer::fault(&self.date, context, *fault, out);
+                response::fault(&self.date, context, *fault, out);
             }
             Reply::FaultUntil(fault, retry_after) => {
                 self.refuse(*fault);
-                answer::fault_until(&self.date, context, *fault, *retry_after, out);
+                response::fault_until(&self.date, context, *fault, *retry_after, out);
             }
             Reply::WrongMethod(allow) => {
-                self.refuse(Fault::MethodNotAllowed);
-                answer::wrong_method(&self.date, context, allow, out);
+                self.refuse(ApiError::MethodNotAllowed);
+                response::wrong_method(&self.date, context, allow, out);
             }
             Reply::Options(requested, allow) => {
-                answer::options(&self.date, context, requested.as_deref(), allow, out);
+                response::options(&self.date, context, requested.as_deref(), allow, out);
             }
-            Reply::Empty => answer::start(&self.date, context, 200, out).empty(),
+            Reply::Empty => response::start(&self.date, context, 200, out).empty(),
             Reply::Page(path) => {
                 let body = self.pages.find(path).unwrap_or_default();
-                let response = answer::start(&self.date, context, 200, out);
+                let response = response::start(&self.date, context, 200, out);
                 response.header("Content-Type", b"application/json").body(body, context.to_head);
             }
             Reply::Front(is_html) => self.front.write(&self.date, context, *is_html, out),
             Reply::Discovery => {
-                let response = answer::start(&self.date, context, 200, out);
+                let response = response::start(&self.date, context, 200, out);
                 response.header("Content-Type", b"application/json").body(DISCOVERY, context.to_head);
             }
             Reply::Boot => {
                 let body = format!(r#"{{"boot":"{:016x}"}}"#, self.boot);
-                let response = answer::start(&self.date, context, 200, out);
+                let response = response::start(&self.date, context, 200, out);
                 response.header("Content-Type", b"application/json").body(body.as_bytes(), context.to_head);
             }
         }
@@ -438,11 +459,11 @@ impl PushEdge {
 
     fn malformed(&mut self, context: &Context, malformed: Malformed, out: &mut Vec<u8>) -> Ingest {
         let fault = match malformed {
-            Malformed::Syntax => Fault::BadRequest,
-            Malformed::HeadTooLarge => Fault::HeadTooLarge,
+            Malformed::Syntax => ApiError::BadRequest,
+            Malformed::HeadTooLarge => ApiError::HeadTooLarge,
         };
         self.refuse(fault);
-        answer::fault(&self.date, &context.closing(), fault, out);
+        response::fault(&self.date, &context.closing(), fault, out);
         Ingest::Close { reason: CloseReason::Said }
     }
 
@@ -469,28 +490,30 @@ impl PushEdge {
                 }
                 Stage::Updated => self.emit_updated(context, *published, out),
                 // The machine gives the answer that fits the command. If it does not, an error is better than silence.
-                Stage::Body(_) | Stage::Asked => self.emit_fault(context, Fault::Unavailable, out),
+                Stage::Body(_) | Stage::Asked => self.emit_fault(context, ApiError::Unavailable, out),
             },
-            SenderEvent::Cancelled(cancelled) if cancelled.done => answer::start(&self.date, context, 204, out).empty(),
-            SenderEvent::Cancelled(_) => self.emit_fault(context, Fault::Unavailable, out),
+            SenderEvent::Cancelled(cancelled) if cancelled.done => {
+                response::start(&self.date, context, 204, out).empty()
+            }
+            SenderEvent::Cancelled(_) => self.emit_fault(context, ApiError::Unavailable, out),
             SenderEvent::Receipt(answer) => self.emit_receipt(context, *answer, out),
         }
     }
 
-    pub(super) fn emit_fault(&mut self, context: &Context, fault: Fault, out: &mut Vec<u8>) {
+    pub(super) fn emit_fault(&mut self, context: &Context, fault: ApiError, out: &mut Vec<u8>) {
         self.refuse(fault);
-        answer::fault(&self.date, context, fault, out);
+        response::fault(&self.date, context, fault, out);
     }
 
-    pub(super) fn emit_fault_until(&mut self, context: &Context, fault: Fault, retry_after: u32, out: &mut Vec<u8>) {
+    pub(super) fn emit_fault_until(&mut self, context: &Context, fault: ApiError, retry_after: u32, out: &mut Vec<u8>) {
         self.refuse(fault);
-        answer::fault_until(&self.date, context, fault, retry_after, out);
+        response::fault_until(&self.date, context, fault, retry_after, out);
     }
 }
 
 /// Returns the command to the owner: publish this message, or check the channel first and then report the fault.
 #[inline]
-fn publish(uaid: Uaid, chid: Chid, message: Result<Message, Fault>) -> Command {
-    let message = message.map(Arc::new).map_err(Fault::refusal);
+fn publish(uaid: Uaid, chid: Chid, message: Result<Message, ApiError>) -> Command {
+    let message = message.map(Arc::new).map_err(ApiError::refusal);
     SenderCommand::Publish(Box::new(Publish { uaid, chid, message })).into()
 }

@@ -3,27 +3,27 @@
 //!
 //! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
 //! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
-//! message, and [`simple`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the exchanges of
-//! the last four, [`answer`] writes their responses, [`pages`] has health pages and [`front`] the page of `/`, and
-//! [`close`] is the one table of goodbyes. [`gate`] and [`senders`] limit connections and senders, and [`access`] has
-//! the rules about callers, and [`callers`] reads the addresses that proxies name.
+//! message, and [`simplepush`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the
+//! exchanges of the last four, [`response`] writes their responses, [`pages`] has health pages and [`front`] the page
+//! of `/`, and [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit connections and
+//! senders, and [`access`] has the rules about callers, and [`callers`] reads the addresses that proxies name.
 
 mod access;
-mod answer;
+mod response;
 mod callers;
 mod close;
 mod endpoint;
 mod events;
-mod fresh;
+mod uaid_generator;
 mod front;
-mod gate;
+mod admission;
 mod http;
 mod node;
 mod pages;
 mod receipts;
 mod relay;
-mod senders;
-mod simple;
+mod sender_rates;
+mod simplepush;
 mod stats;
 mod websocket;
 
@@ -34,8 +34,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use machine::ids::ShardId;
-use machine::place::Placement;
-use machine::simple::Mode;
+use machine::placement::Placement;
+use machine::simplepush::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
@@ -49,15 +49,15 @@ use protocol::webpush::vapid::Verifier;
 
 use access::Access;
 pub use access::{AccessRules, Register};
-use answer::{Context, HttpDate, Pages};
+pub use admission::AdmissionGate;
 pub use callers::Forwarding;
 use events::Reporter;
-pub use events::{Counts, Ended, Events, Happening, Report};
-use fresh::FreshUaids;
+pub use events::{Counts, Ended, EventKind, Events, Report};
 use front::Front;
-pub use gate::Gate;
 use http::Exchange;
+use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
+use uaid_generator::UaidGenerator;
 use websocket::{Fragments, Session, Stage};
 
 /// Configuration of an edge. Plain values: other code reads and checks the settings.
@@ -92,7 +92,7 @@ pub struct EdgeConfig {
     /// Boot of this node. Other nodes name it in their calls (ARCHITECTURE.md 8.9).
     pub boot: u64,
     /// Limit on new WebSockets, shared by all shards.
-    pub gate: Arc<Gate>,
+    pub gate: Arc<AdmissionGate>,
     /// True if the edge obeys `Prefer: respond-async`. Only one node knows the outcome of a message, so several nodes
     /// behind one name must not promise a receipt.
     pub receipts: bool,
@@ -151,7 +151,7 @@ pub struct PushEdge {
     points: PointChecker,
     vapid: Verifier,
     node_keys: BearerKeys,
-    fresh: FreshUaids,
+    fresh: UaidGenerator,
     pages: Pages,
     access: Access,
     forwarding: Forwarding,
@@ -165,10 +165,10 @@ pub struct PushEdge {
     location: String,
     receipts: receipts::Receipts,
     offers_receipts: bool,
-    gate: Arc<Gate>,
+    gate: Arc<AdmissionGate>,
     boot: u64,
     hsts: u32,
-    senders: senders::Senders,
+    senders: sender_rates::SenderRates,
     endpoint_url: String,
     form: TokenForm,
     /// Endpoint URL of the event that is being written.
@@ -235,7 +235,7 @@ impl PushEdge {
             points: PointChecker::new(POINTS_MAX),
             vapid: Verifier::new(&origin, config.vapid_cache_max),
             node_keys: BearerKeys::new(&config.keys.node),
-            fresh: FreshUaids::new(config.placement, config.shard),
+            fresh: UaidGenerator::new(config.placement, config.shard),
             pages: Pages::new(&config.version),
             front: Front::new(&config.agent_url, access.sentence()),
             access,
@@ -250,7 +250,7 @@ impl PushEdge {
             gate: Arc::clone(&config.gate),
             boot: config.boot,
             hsts: config.hsts,
-            senders: senders::Senders::new(config.origin_rate),
+            senders: sender_rates::SenderRates::new(config.origin_rate),
             endpoint_url: config.endpoint_url.clone(),
             form: config.tokens,
             url: Vec::new(),
@@ -343,7 +343,7 @@ impl Edge for PushEdge {
                 let ingest = self.ingest_websocket(session, bytes, out);
                 if *stage == Stage::Relay && before != Stage::Relay {
                     *since = events::minute(now);
-                    self.tell(Happening::Greeted { mode: stage.name() });
+                    self.tell(EventKind::Greeted { mode: stage.name() });
                 }
                 if self.reporter.is_on()
                     && let Ingest::Command { command, .. } = &ingest
@@ -372,7 +372,7 @@ impl Edge for PushEdge {
                 if let AgentEvent::Session(SessionEvent::Hello { mode, .. }) = event {
                     *stage = if *mode == Mode::Simple { Stage::SimplePush } else { Stage::WebPush };
                     *since = events::minute(now);
-                    self.tell(Happening::Greeted { mode: stage.name() });
+                    self.tell(EventKind::Greeted { mode: stage.name() });
                 }
                 self.emit_websocket(*stage == Stage::SimplePush, event, out);
                 Emitted::Stay
@@ -396,16 +396,16 @@ impl Edge for PushEdge {
                 let under_way = *partial > 0 || exchange.is_some();
                 if let Some(fault) = close::http_fault(reason, under_way) {
                     self.reporter.on(*port);
-                    self.tell_fault(fault);
+                    self.report_error(fault);
                     let hsts = self.hsts_of(*tls);
                     let context = exchange.take().map_or(Context::of_port(*port, hsts), |exchange| exchange.context);
-                    answer::fault(&self.date, &context.closing(), fault, out);
+                    response::fault(&self.date, &context.closing(), fault, out);
                 }
             }
             Codec::WebSocket { fragments, .. } => {
                 // Frees the memory now, not when the goodbye is over.
                 *fragments = None;
-                if let Some((code, text)) = close::websocket_goodbye(reason) {
+                if let Some((code, text)) = close::close_frame(reason) {
                     self.stats.websocket_closes += 1;
                     protocol::wire::ws::write_close(out, Some(code), text);
                 }
@@ -420,11 +420,11 @@ impl Edge for PushEdge {
         if let Codec::WebSocket { fragments, agent_family, stage, since, counts } = codec {
             let code = match reason {
                 CloseReason::PeerClosed => fragments.as_ref().and_then(|fragments| fragments.peer_code),
-                reason => close::websocket_goodbye(reason).map(|(code, _)| code),
+                reason => close::close_frame(reason).map(|(code, _)| code),
             };
             let (mode, minutes) = (stage.name(), events::minutes_since(*since, now));
             let (agent_family, counts) = (*agent_family, *counts);
-            self.tell(Happening::Ended(Ended { reason, code, mode, agent_family, minutes, counts }));
+            self.tell(EventKind::Ended(Ended { reason, code, mode, agent_family, minutes, counts }));
         }
     }
 
@@ -465,7 +465,7 @@ impl Edge for PushEdge {
 
     fn too_many(&self, port: Port) -> &'static [u8] {
         // The queue counts the reports that it drops.
-        self.reporter.tell(Happening::Refused { port, status: 503, errno: None, cause: "Too many connections" });
-        answer::TOO_MANY
+        self.reporter.tell(EventKind::Refused { port, status: 503, errno: None, cause: "Too many connections" });
+        response::TOO_MANY
     }
 }

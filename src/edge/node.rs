@@ -8,11 +8,11 @@ use machine::ids::Uaid;
 use machine::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush};
 
 use super::PushEdge;
-use super::answer::{self, Context};
-use super::http::{Plan, Reply};
+use super::http::{BodyAction, Reply};
 use super::pages::method_refused;
-use protocol::webpush::errno::Fault;
-use protocol::webpush::node_call::{Pushed, Told, parse_boot, read_push, read_told};
+use super::response::{self, Context};
+use protocol::webpush::errno::ApiError;
+use protocol::webpush::node_call::{NotifyCall, PushCall, parse_boot, read_push, read_told};
 use protocol::wire::http1::Head;
 use protocol::wire::text::{parse_u64, parse_uuid};
 
@@ -29,19 +29,19 @@ pub(super) enum Call {
 }
 
 impl PushEdge {
-    pub(super) fn plan_node(&mut self, head: &Head<'_, '_>) -> Plan {
+    pub(super) fn plan_node(&mut self, head: &Head<'_, '_>) -> BodyAction {
         let (push, notif) = (head.path.strip_prefix("/push/"), head.path.strip_prefix("/notif/"));
         let boot = head.path == "/boot";
         if push.is_none() && notif.is_none() && !boot {
             return self.plan_page(head);
         }
         if !self.node_keys.allow(head.header("authorization")) {
-            return Plan::Reply(Reply::Fault(Fault::NodeKey));
+            return BodyAction::Reply(Reply::Fault(ApiError::NodeKey));
         }
         self.stats.node_requests += 1;
         if boot {
             return match head.method {
-                "GET" => Plan::Reply(Reply::Boot),
+                "GET" => BodyAction::Reply(Reply::Boot),
                 _ => method_refused(head, "GET, HEAD, OPTIONS"),
             };
         }
@@ -54,55 +54,55 @@ impl PushEdge {
             (None, Some((text, time))) if head.method == "DELETE" => {
                 uaid(text).zip(parse_u64(time.as_bytes())).map(|(uaid, connected_at)| match self.names_us(head.query) {
                     Ok(true) => {
-                        Plan::Ask(NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at })).into())
+                        BodyAction::Ask(NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at })).into())
                     }
-                    Ok(false) => Plan::Reply(Reply::Fault(Fault::NoSession)),
-                    Err(fault) => Plan::Reply(Reply::Fault(fault)),
+                    Ok(false) => BodyAction::Reply(Reply::Fault(ApiError::NoSession)),
+                    Err(fault) => BodyAction::Reply(Reply::Fault(fault)),
                 })
             }
             (None, _) => return method_refused(head, "DELETE, HEAD, OPTIONS"),
         };
-        plan.unwrap_or(Plan::Reply(Reply::Fault(Fault::NotFound)))
+        plan.unwrap_or(BodyAction::Reply(Reply::Fault(ApiError::NotFound)))
     }
 
     /// Reads the body of a call.
     ///
     /// # Errors
-    /// [`Fault::NoSession`] for a call to an earlier boot of this node: its sessions are gone.
-    pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<NodeCommand, Fault> {
+    /// [`ApiError::NoSession`] for a call to an earlier boot of this node: its sessions are gone.
+    pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<NodeCommand, ApiError> {
         let (command, boot) = match call {
             Call::Push => {
-                let Pushed { message, stored, boot } = read_push(uaid, body, &self.ids)?;
+                let PushCall { message, stored, boot } = read_push(uaid, body, &self.ids)?;
                 (NodeCommand::Push(Box::new(NodePush { message: Arc::new(message), stored })), boot)
             }
             Call::Notify => {
-                let Told { unsure, boot } = read_told(uaid, body, &self.ids)?;
+                let NotifyCall { unsure, boot } = read_told(uaid, body, &self.ids)?;
                 (NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure })), boot)
             }
         };
-        if boot.is_none_or(|boot| boot == self.boot) { Ok(command) } else { Err(Fault::NoSession) }
+        if boot.is_none_or(|boot| boot == self.boot) { Ok(command) } else { Err(ApiError::NoSession) }
     }
 
     /// Returns true if the query has no `boot=` or names this boot of this node.
-    fn names_us(&self, query: &str) -> Result<bool, Fault> {
+    fn names_us(&self, query: &str) -> Result<bool, ApiError> {
         let boot = query.split('&').find_map(|item| item.strip_prefix("boot="));
         match boot.map(parse_boot) {
             None => Ok(true),
             Some(Some(boot)) => Ok(boot == self.boot),
-            Some(None) => Err(Fault::BadNodeBody),
+            Some(None) => Err(ApiError::BadNodeBody),
         }
     }
 
     pub(super) fn emit_node_answer(&mut self, context: &Context, node_answer: NodeAnswer, out: &mut Vec<u8>) {
         match node_answer {
-            NodeAnswer::Done => answer::start(&self.date, context, 200, out).empty(),
-            NodeAnswer::Noted => answer::start(&self.date, context, 202, out).empty(),
-            NodeAnswer::NotHere => self.emit_fault(context, Fault::NoSession, out),
-            NodeAnswer::Busy => self.emit_fault(context, Fault::SessionBusy, out),
+            NodeAnswer::Done => response::start(&self.date, context, 200, out).empty(),
+            NodeAnswer::Noted => response::start(&self.date, context, 202, out).empty(),
+            NodeAnswer::NotHere => self.emit_fault(context, ApiError::NoSession, out),
+            NodeAnswer::Busy => self.emit_fault(context, ApiError::SessionBusy, out),
         }
     }
 }
 
-fn with_body(call: Call, uaid: Uaid) -> Plan {
-    Plan::Node { call, uaid, body: Vec::new() }
+fn with_body(call: Call, uaid: Uaid) -> BodyAction {
+    BodyAction::Node { call, uaid, body: Vec::new() }
 }

@@ -4,15 +4,15 @@
 //! `Prefer: wait=N` says. The statuses 204 and 410 of the RFC belong to the pushed message resource. Here the resource
 //! is the receipt, which exists, so every outcome is a 200 and its name a member of the body.
 
-use machine::time::Span;
+use machine::time::TimeSpan;
 use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
 use super::PushEdge;
-use super::answer::{self, Context};
-use super::http::{Plan, Reply};
+use super::http::{BodyAction, Reply};
 use super::pages::method_refused;
+use super::response::{self, Context};
 use protocol::webpush::endpoint::BadKey;
-use protocol::webpush::errno::Fault;
+use protocol::webpush::errno::ApiError;
 use protocol::webpush::prefer::Preferences;
 use protocol::webpush::receipt::{self, Receipt};
 use protocol::wire::http1::Head;
@@ -47,29 +47,33 @@ impl Receipts {
 }
 
 impl PushEdge {
-    pub(super) fn plan_receipt(&mut self, head: &Head<'_, '_>, text: &str) -> Plan {
+    pub(super) fn plan_receipt(&mut self, head: &Head<'_, '_>, text: &str) -> BodyAction {
         if head.method != "GET" {
             return method_refused(head, "GET");
         }
         self.stats.receipt_requests += 1;
         let Some(receipt) = self.receipts.sealed.open(text.as_bytes()) else {
-            return Plan::Reply(Reply::Fault(Fault::BadReceipt));
+            return BodyAction::Reply(Reply::Fault(ApiError::BadReceipt));
         };
         let expires = receipt.expires();
         let Receipt { stamp, uaid, chid, topic, .. } = receipt;
         let wait = Preferences::read(head.every("prefer")).wait.unwrap_or(WAIT_SECONDS_DEFAULT);
-        let wait = Span::from_secs(u64::from(wait.min(machine::limits::RECEIPT_WAIT_SECONDS_MAX)));
-        Plan::Ask(SenderCommand::Receipt(Box::new(ReceiptQuery { uaid, chid, stamp, topic, expires, wait })).into())
+        let wait = TimeSpan::from_secs(u64::from(wait.min(machine::limits::RECEIPT_WAIT_SECONDS_MAX)));
+        BodyAction::Ask(
+            SenderCommand::Receipt(Box::new(ReceiptQuery { uaid, chid, stamp, topic, expires, wait })).into(),
+        )
     }
 
     pub(super) fn emit_receipt(&mut self, context: &Context, said: ReceiptAnswer, out: &mut Vec<u8>) {
         let status = match said {
             ReceiptAnswer::Ended(outcome) => name(outcome),
             ReceiptAnswer::Pending => "pending",
-            ReceiptAnswer::Unknown => return self.emit_fault(context, Fault::ReceiptForgotten, out),
-            ReceiptAnswer::Unavailable => return self.emit_fault_until(context, Fault::Unavailable, BUSY_SECONDS, out),
+            ReceiptAnswer::Unknown => return self.emit_fault(context, ApiError::ReceiptForgotten, out),
+            ReceiptAnswer::Unavailable => {
+                return self.emit_fault_until(context, ApiError::Unavailable, BUSY_SECONDS, out);
+            }
         };
-        answer::start(&self.date, context, 200, out)
+        response::start(&self.date, context, 200, out)
             .header("Content-Type", b"application/json")
             .header("Cache-Control", b"no-store")
             .body(format!(r#"{{"status":"{status}"}}"#).as_bytes(), context.to_head);

@@ -1,16 +1,16 @@
 //! Relays: connections that speak for several user agents, a member each (docs/PROTOCOL.md, relays).
 
 use machine::ids::Uaid;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::{RelayCommand, RelayEvent, SessionEvent};
 use shards::ports::Ingest;
 
 use super::PushEdge;
-use super::close::websocket_goodbye;
-use super::websocket::{Asked, write_ping, write_pong};
-use protocol::wire::push::{BadMessage, ClientMessage};
+use super::close::close_frame;
+use super::websocket::{MessageAction, write_ping, write_pong};
+use protocol::wire::client_message::{BadMessage, ClientMessage};
 use protocol::wire::relay::{self, RelayMessage};
-use protocol::wire::simple::HelloPart;
+use protocol::wire::simplepush::HelloPart;
 use protocol::wire::ws::{self, Opcode};
 
 /// Code and text of a bye that the relay itself requested: a normal end (RFC 6455 section 7.4.1).
@@ -38,9 +38,9 @@ impl PushEdge {
                 }
             }
             Ok(RelayMessage::Of { uaid, message }) => match self.asked(message, false, Some(Uaid(uaid)), out) {
-                Asked::Command(command) => RelayCommand::For { uaid: Uaid(uaid), command: Box::new(command) },
-                Asked::Answered => return Ingest::Next { consumed },
-                Asked::Misplaced => return self.misplaced(),
+                MessageAction::Command(command) => RelayCommand::For { uaid: Uaid(uaid), command: Box::new(command) },
+                MessageAction::Answered => return Ingest::Next { consumed },
+                MessageAction::Misplaced => return self.misplaced(),
             },
         };
         Ingest::Command { consumed, command: command.into() }
@@ -57,7 +57,7 @@ impl PushEdge {
                 event => relay::of_member(&uaid.0, |out| self.push_text(false, event, out), out),
             }),
             RelayEvent::Bye { uaid, reason } => {
-                let (code, text) = websocket_goodbye(*reason).unwrap_or(ASKED_FOR);
+                let (code, text) = close_frame(*reason).unwrap_or(ASKED_FOR);
                 let uaid = uaid.as_ref().map(|uaid| &uaid.0);
                 ws::write_frame(out, Opcode::Text, |out| relay::bye(uaid, code, text, out));
             }

@@ -2,7 +2,7 @@
 
 use machine::counters;
 
-use protocol::webpush::errno::Fault;
+use protocol::webpush::errno::ApiError;
 
 counters! {
     /// Counters of one edge. Own shard only.
@@ -61,45 +61,45 @@ counters! {
 
 impl EdgeStats {
     /// Counts a refusal of the edge or of the owner.
-    pub(super) fn refused(&mut self, fault: Fault) {
+    pub(super) fn refused(&mut self, fault: ApiError) {
         let counter = match fault {
-            Fault::BadRequest | Fault::HeadTooLarge | Fault::RequestTimeout => &mut self.http_malformed,
-            Fault::NotFound | Fault::NoSession => &mut self.http_not_found,
-            Fault::MethodNotAllowed => &mut self.http_wrong_method,
-            Fault::UpgradeRequired | Fault::BadUpgrade => &mut self.upgrades_refused,
-            Fault::BadToken => &mut self.posts_no_endpoint,
-            Fault::VapidRequired => &mut self.vapid_missing,
-            Fault::VapidScheme
-            | Fault::VapidNoToken
-            | Fault::VapidNoKey
-            | Fault::VapidBadKey
-            | Fault::VapidBadToken
-            | Fault::VapidAlgorithm
-            | Fault::VapidCryptoKey => &mut self.vapid_malformed,
-            Fault::VapidSignature => &mut self.vapid_bad_signature,
-            Fault::VapidExpiry | Fault::VapidExpired | Fault::VapidTooLong | Fault::VapidAudience => {
+            ApiError::BadRequest | ApiError::HeadTooLarge | ApiError::RequestTimeout => &mut self.http_malformed,
+            ApiError::NotFound | ApiError::NoSession => &mut self.http_not_found,
+            ApiError::MethodNotAllowed => &mut self.http_wrong_method,
+            ApiError::UpgradeRequired | ApiError::BadUpgrade => &mut self.upgrades_refused,
+            ApiError::BadToken => &mut self.posts_no_endpoint,
+            ApiError::VapidRequired => &mut self.vapid_missing,
+            ApiError::VapidScheme
+            | ApiError::VapidNoToken
+            | ApiError::VapidNoKey
+            | ApiError::VapidBadKey
+            | ApiError::VapidBadToken
+            | ApiError::VapidAlgorithm
+            | ApiError::VapidCryptoKey => &mut self.vapid_malformed,
+            ApiError::VapidSignature => &mut self.vapid_bad_signature,
+            ApiError::VapidExpiry | ApiError::VapidExpired | ApiError::VapidTooLong | ApiError::VapidAudience => {
                 &mut self.vapid_bad_claims
             }
-            Fault::VapidKeyMismatch => &mut self.vapid_key_mismatch,
+            ApiError::VapidKeyMismatch => &mut self.vapid_key_mismatch,
             // Counted at its head with the address of the caller, by `PushEdge::refuse_caller`.
-            Fault::SenderNotAllowed | Fault::AccessToken => return,
-            Fault::NodeKey => &mut self.node_refused,
-            Fault::OtherMode => &mut self.posts_other_mode,
-            Fault::NoSubscription | Fault::NoUser => &mut self.posts_no_subscription,
-            Fault::TooLarge => &mut self.posts_too_large,
-            Fault::TtlMissing
-            | Fault::Encryption
-            | Fault::TtlNegative
-            | Fault::Topic
-            | Fault::Urgency
-            | Fault::BadUpdate => &mut self.posts_bad_headers,
-            Fault::BadMessageId => &mut self.cancel_requests_refused,
-            Fault::BadReceipt | Fault::ReceiptForgotten => &mut self.receipt_requests_refused,
-            Fault::TooManyToEndpoint | Fault::TooManyOfSender | Fault::OverBudget => &mut self.posts_too_many,
-            Fault::BadNodeBody => &mut self.node_bodies_refused,
-            Fault::SessionBusy => &mut self.node_busy,
-            Fault::NotWelcome | Fault::Stopping => &mut self.upgrades_elsewhere,
-            Fault::Unavailable => &mut self.posts_unavailable,
+            ApiError::SenderNotAllowed | ApiError::AccessToken => return,
+            ApiError::NodeKey => &mut self.node_refused,
+            ApiError::OtherMode => &mut self.posts_other_mode,
+            ApiError::NoSubscription | ApiError::NoUser => &mut self.posts_no_subscription,
+            ApiError::TooLarge => &mut self.posts_too_large,
+            ApiError::TtlMissing
+            | ApiError::Encryption
+            | ApiError::TtlNegative
+            | ApiError::Topic
+            | ApiError::Urgency
+            | ApiError::BadUpdate => &mut self.posts_bad_headers,
+            ApiError::BadMessageId => &mut self.cancel_requests_refused,
+            ApiError::BadReceipt | ApiError::ReceiptForgotten => &mut self.receipt_requests_refused,
+            ApiError::TooManyToEndpoint | ApiError::TooManyOfSender | ApiError::OverBudget => &mut self.posts_too_many,
+            ApiError::BadNodeBody => &mut self.node_bodies_refused,
+            ApiError::SessionBusy => &mut self.node_busy,
+            ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
+            ApiError::Unavailable => &mut self.posts_unavailable,
         };
         *counter += 1;
     }

@@ -2,7 +2,7 @@
 
 use machine::ids::{Chid, Uaid};
 use machine::message::Message;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::{
     AckUpdate, AgentCommand, AgentEvent, BroadcastVersion, CloseReason, Hello, RelayCommand, SessionCommand,
     SessionEvent,
@@ -15,12 +15,12 @@ use super::PushEdge;
 use protocol::webpush::endpoint::Subscription;
 use protocol::webpush::message_id::MessageId;
 use protocol::webpush::payload;
-use protocol::wire::push::{self, Ack, BadMessage, ClientMessage};
+use protocol::wire::client_message::{self, Ack, BadMessage, ClientMessage};
 use protocol::wire::relay;
 use protocol::wire::server_message;
-use protocol::wire::simple::{self, HelloPart};
+use protocol::wire::simplepush::{self, HelloPart};
 use protocol::wire::text::parse_dashed;
-use protocol::wire::ws::{self, FrameFault, Kind, Opcode};
+use protocol::wire::ws::{self, FrameError, Kind, Opcode};
 
 /// Decoding state of an upgraded WebSocket, borrowed from its codec.
 pub(super) struct Session<'c> {
@@ -54,7 +54,7 @@ impl Stage {
 }
 
 /// Result of reading a message.
-pub(super) enum Asked {
+pub(super) enum MessageAction {
     Command(SessionCommand),
     /// The edge answered it, or there is nothing to ask.
     Answered,
@@ -143,13 +143,13 @@ impl PushEdge {
         }
     }
 
-    fn frame_fault(&mut self, fault: FrameFault) -> Ingest {
+    fn frame_fault(&mut self, fault: FrameError) -> Ingest {
         self.stats.frames_refused += 1;
         let reason = match fault {
-            FrameFault::Protocol => CloseReason::ProtocolError,
-            FrameFault::Binary => CloseReason::Unsupported,
-            FrameFault::TooBig => CloseReason::TooBig,
-            FrameFault::BadText => CloseReason::BadText,
+            FrameError::Protocol => CloseReason::ProtocolError,
+            FrameError::Binary => CloseReason::Unsupported,
+            FrameError::TooBig => CloseReason::TooBig,
+            FrameError::BadText => CloseReason::BadText,
         };
         Ingest::Close { reason }
     }
@@ -163,10 +163,10 @@ impl PushEdge {
         if *session.stage == Stage::Relay {
             return self.relay_message(session.agent_family, text, consumed, out);
         }
-        let message = match push::read(text) {
+        let message = match client_message::read(text) {
             // In SimplePush mode an ack names versions.
             Ok(ClientMessage::Ack(acks)) if simple && !acks.is_empty() => return self.unreadable(),
-            Err(_) if simple => match simple::read_acks(text) {
+            Err(_) if simple => match simplepush::read_acks(text) {
                 Ok(updates) => {
                     return Ingest::Command { consumed, command: SessionCommand::AckVersions(updates).into() };
                 }
@@ -183,9 +183,9 @@ impl PushEdge {
             ClientMessage::Ping => return Ingest::Command { consumed, command: AgentCommand::Ping.into() },
             message => {
                 return match self.asked(message, simple, None, out) {
-                    Asked::Command(command) => Ingest::Command { consumed, command: command.into() },
-                    Asked::Answered => Ingest::Next { consumed },
-                    Asked::Misplaced => self.misplaced(),
+                    MessageAction::Command(command) => Ingest::Command { consumed, command: command.into() },
+                    MessageAction::Answered => Ingest::Next { consumed },
+                    MessageAction::Misplaced => self.misplaced(),
                 };
             }
         };
@@ -225,11 +225,11 @@ impl PushEdge {
         simple: bool,
         member: Option<Uaid>,
         out: &mut Vec<u8>,
-    ) -> Asked {
-        Asked::Command(match message {
-            ClientMessage::Hello { .. } | ClientMessage::Ping => return Asked::Misplaced,
+    ) -> MessageAction {
+        MessageAction::Command(match message {
+            ClientMessage::Hello { .. } | ClientMessage::Ping => return MessageAction::Misplaced,
             ClientMessage::Register { channel, key } => {
-                let Some(chid) = parse_dashed(channel.as_bytes()) else { return Asked::Misplaced };
+                let Some(chid) = parse_dashed(channel.as_bytes()) else { return MessageAction::Misplaced };
                 // An endpoint of SimplePush is locked to no key.
                 let checked = key.filter(|_| !simple).map(|key| self.points.check(key.as_bytes()));
                 let refused = if checked == Some(None) {
@@ -248,13 +248,13 @@ impl PushEdge {
                         Some(uaid) => relay::of_member(&uaid.0, refusal, out),
                         None => refusal(out),
                     });
-                    return Asked::Answered;
+                    return MessageAction::Answered;
                 }
                 SessionCommand::Register { chid: Chid(chid), key: checked.flatten() }
             }
             ClientMessage::Unregister { channel, code } => SessionCommand::Unregister { chid: Chid(channel), code },
             ClientMessage::Ack(acks) => match self.open_acks(&acks) {
-                updates if updates.is_empty() => return Asked::Answered,
+                updates if updates.is_empty() => return MessageAction::Answered,
                 updates => SessionCommand::Ack(updates),
             },
             ClientMessage::Nack { code } => SessionCommand::Nack { code },
@@ -265,7 +265,7 @@ impl PushEdge {
 
     /// Reads the mode, and in SimplePush mode the wake address.
     fn hello_part(&self, text: &str) -> Result<HelloPart, BadMessage> {
-        if self.simplepush { simple::read_hello(text) } else { Ok(HelloPart { mode: Mode::WebPush, wake: None }) }
+        if self.simplepush { simplepush::read_hello(text) } else { Ok(HelloPart { mode: Mode::WebPush, wake: None }) }
     }
 
     pub(super) fn unreadable(&mut self) -> Ingest {
@@ -293,7 +293,7 @@ impl PushEdge {
         updates
     }
 
-    /// Writes an event. `simple` is true if the hello was answered in SimplePush mode.
+    /// Writes an event. `simplepush` is true if the hello was answered in SimplePush mode.
     pub(super) fn emit_websocket(&mut self, simple: bool, event: &AgentEvent, out: &mut Vec<u8>) {
         match event {
             AgentEvent::Session(event) => ws::write_frame(out, Opcode::Text, |out| self.push_text(simple, event, out)),
@@ -335,7 +335,7 @@ impl PushEdge {
 
     fn push_notification(&self, message: &Message, tells_urgency: bool, out: &mut Vec<u8>) {
         if let Some(update) = message.update() {
-            return simple::update(&message.chid.0, &update, out);
+            return simplepush::update(&message.chid.0, &update, out);
         }
         let Message { stamp, uaid, chid, topic, .. } = *message;
         let version = |out: &mut Vec<u8>| self.ids.seal(&MessageId { stamp, uaid, chid, topic }, out);

@@ -7,16 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 use store::embedded::{Copied, Progress, salvage as salvage_store};
 
 use super::data_dir::{DataDir, fault, make_dir};
-use super::fault::Fault;
+use super::error::NodeError;
 use super::storage::Storage;
 
 /// A finished copy.
 #[derive(Clone, Debug)]
-pub struct Copy {
+pub struct BackupCopy {
     /// The new data directory.
     pub path: PathBuf,
     /// Contents of its store.
@@ -29,18 +29,18 @@ pub fn is_backup_name(name: &str) -> bool {
 }
 
 /// Copies keys and store to `backups/NAME` in the data directory; the store stays in use. The copy has another name
-/// until it is whole. Takes as long as reading the store does; must not run on a shard or the island.
+/// until it is whole. Takes as long as reading the store does; must not run on a shard or the control plane.
 ///
 /// # Errors
-/// [`Fault::Backup`] for a bad or taken name, [`Fault::Store`], [`Fault::DataDir`].
-pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Copy, Fault> {
+/// [`NodeError::Backup`] for a bad or taken name, [`NodeError::Store`], [`NodeError::DataDir`].
+pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<BackupCopy, NodeError> {
     if !is_backup_name(name) {
-        return Err(Fault::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));
+        return Err(NodeError::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));
     }
     let backups = data.join("backups");
     let path = backups.join(name);
     if path.exists() {
-        return Err(Fault::Backup("there is a backup of this name: choose another, or remove that one"));
+        return Err(NodeError::Backup("there is a backup of this name: choose another, or remove that one"));
     }
     make_dir(&backups)?;
     let draft = backups.join(format!("{name}.part"));
@@ -51,16 +51,16 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Copy,
     copy_files(&data.join("keys"), &draft.join("keys"))?;
     let copied = storage.backup(&draft.join("store"))?;
     fs::rename(&draft, &path).map_err(|error| fault(&path, "create", error))?;
-    Ok(Copy { path, copied })
+    Ok(BackupCopy { path, copied })
 }
 
 /// As [`backup`], of a data directory that no process uses.
 ///
 /// # Errors
-/// As [`backup`], and [`Fault::InUse`]: ask the process that has it instead.
-pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<Copy, Fault> {
+/// As [`backup`], and [`NodeError::InUse`]: ask the process that has it instead.
+pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<BackupCopy, NodeError> {
     let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(config, &data.store(), &Arc::new(Wall::start()))?;
+    let storage = Storage::open(config, &data.store(), &Arc::new(ProcessClock::start()))?;
     let copy = backup(data.path(), &storage, name);
     storage.close();
     copy
@@ -70,13 +70,13 @@ pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<Copy,
 /// `progress` is called now and then.
 ///
 /// # Errors
-/// [`Fault::InUse`], [`Fault::Backup`] when `dest` is not empty, [`Fault::Store`], [`Fault::DataDir`].
-pub fn salvage(source: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copy, Fault> {
+/// [`NodeError::InUse`], [`NodeError::Backup`] when `dest` is not empty, [`NodeError::Store`], [`NodeError::DataDir`].
+pub fn salvage(source: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<BackupCopy, NodeError> {
     if !source.join("store").is_dir() {
-        return Err(Fault::Backup("the first directory is not a data directory: it has no store in it"));
+        return Err(NodeError::Backup("the first directory is not a data directory: it has no store in it"));
     }
     if fs::read_dir(dest).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Fault::Backup("the second directory is not empty: name a new one"));
+        return Err(NodeError::Backup("the second directory is not empty: name a new one"));
     }
     let source = DataDir::open(source)?;
     make_dir(dest)?;
@@ -84,12 +84,12 @@ pub fn salvage(source: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -
         copy_files(&source.path().join(part), &dest.join(part))?;
     }
     let copied = salvage_store(&source.store(), &dest.join("store"), progress);
-    let copied = copied.map_err(|error| Fault::Store(error.to_string()))?;
-    Ok(Copy { path: dest.to_owned(), copied })
+    let copied = copied.map_err(|error| NodeError::Store(error.to_string()))?;
+    Ok(BackupCopy { path: dest.to_owned(), copied })
 }
 
 /// Copies the files of one directory with their modes; one that does not exist has none.
-fn copy_files(from: &Path, to: &Path) -> Result<(), Fault> {
+fn copy_files(from: &Path, to: &Path) -> Result<(), NodeError> {
     let entries = match fs::read_dir(from) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

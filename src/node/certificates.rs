@@ -12,10 +12,10 @@ use tls::{AlpnChallenges, Authorities, Certificate, ServerTls, Settings, ShardTl
 use zeroize::Zeroizing;
 
 use super::data_dir::Keys;
-use super::fault::Fault;
+use super::error::NodeError;
 use super::listeners::AdminListeners;
 use crate::config::{ClientCertificates, Config, MinVersion, Pair, Secret, UnknownName};
-use crate::island::{Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity};
+use crate::control_plane::{Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity};
 
 /// The files of every TLS listener, read and checked.
 pub(super) struct Certificates {
@@ -39,9 +39,9 @@ struct Clients {
 }
 
 impl Clients {
-    fn read(config: &Config) -> Result<Clients, Fault> {
+    fn read(config: &Config) -> Result<Clients, NodeError> {
         let one = |setting, clients: &ClientCertificates| {
-            let read = |(ca, required)| Authorities::read((setting, ca), required).map_err(Fault::Edge);
+            let read = |(ca, required)| Authorities::read((setting, ca), required).map_err(NodeError::Edge);
             clients.authorities().map(read).transpose()
         };
         let endpoint = one("endpoint.tls.client_ca", &config.endpoint.clients)?;
@@ -60,9 +60,9 @@ impl Certificates {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`Fault::Edge`] for files that cannot be used.
-    pub(super) fn read(config: &Config) -> Result<Certificates, Fault> {
-        let ordered = ordered(config).map_err(Fault::Edge)?;
+    /// [`NodeError::Edge`] for files that cannot be used.
+    pub(super) fn read(config: &Config) -> Result<Certificates, NodeError> {
+        let ordered = ordered(config).map_err(NodeError::Edge)?;
         let (mut public_pairs, node_pairs) = (config.public_pairs(), config.node_pairs());
         public_pairs.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
         let of_node = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
@@ -160,8 +160,8 @@ pub(crate) fn ordered(config: &Config) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certificate>, Fault> {
-    let one = |(cert, key): &Pair<'_>| Certificate::read((cert_key, *cert), (key_key, *key)).map_err(Fault::Edge);
+fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certificate>, NodeError> {
+    let one = |(cert, key): &Pair<'_>| Certificate::read((cert_key, *cert), (key_key, *key)).map_err(NodeError::Edge);
     pairs.iter().map(one).collect()
 }
 
@@ -186,14 +186,14 @@ impl NodeTls {
     /// TLS with these certificates.
     ///
     /// # Errors
-    /// [`Fault::Edge`] for settings that TLS does not take.
-    pub(super) fn new(certificates: &Certificates, config: &Config, keys: &Keys) -> Result<NodeTls, Fault> {
+    /// [`NodeError::Edge`] for settings that TLS does not take.
+    pub(super) fn new(certificates: &Certificates, config: &Config, keys: &Keys) -> Result<NodeTls, NodeError> {
         let acme: Option<(Answers, Arc<OrderBook>)> = config.acme.agree.then(Default::default);
         let challenges = acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
         let of = |shown: &[Certificate], challenges: Option<AlpnChallenges>, clients| {
             let is_served = !shown.is_empty() || challenges.is_some();
             let tls = is_served.then(|| ServerTls::new(settings(shown, config, keys, challenges, clients)));
-            tls.transpose().map_err(Fault::Edge)
+            tls.transpose().map_err(NodeError::Edge)
         };
         let Certificates { public, node, clients, .. } = certificates;
         let (public, endpoint) =
@@ -210,7 +210,7 @@ impl NodeTls {
     ///
     /// # Errors
     /// As [`Certificates::read`] and [`NodeTls::new`]; then all stays what it was.
-    pub(super) fn reload(&self, config: &Config, keys: &Keys) -> Result<(), Fault> {
+    pub(super) fn reload(&self, config: &Config, keys: &Keys) -> Result<(), NodeError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         self.show(config, keys)?;
         *last = Some((config.clone(), keys.clone()));
@@ -221,12 +221,12 @@ impl NodeTls {
     ///
     /// # Errors
     /// As [`NodeTls::reload`].
-    pub(super) fn read_again(&self) -> Result<(), Fault> {
+    pub(super) fn read_again(&self) -> Result<(), NodeError> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().map_or(Ok(()), |(config, keys)| self.show(config, keys))
     }
 
-    fn show(&self, config: &Config, keys: &Keys) -> Result<(), Fault> {
+    fn show(&self, config: &Config, keys: &Keys) -> Result<(), NodeError> {
         let certificates = Certificates::read(config)?;
         let challenges = self.acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
         let Certificates { public, node, clients, .. } = &certificates;
@@ -237,7 +237,7 @@ impl NodeTls {
         ] {
             if let Some(tls) = tls.as_ref().filter(|_| !shown.is_empty()) {
                 // The others cannot fail where the first did not: each has a certificate.
-                tls.replace(settings(shown, config, keys, challenges, clients)).map_err(Fault::Edge)?;
+                tls.replace(settings(shown, config, keys, challenges, clients)).map_err(NodeError::Edge)?;
             }
         }
         certificates.announce(&self.in_use);
@@ -247,11 +247,11 @@ impl NodeTls {
     /// Returns the task that orders certificates, if this configuration requires one.
     ///
     /// # Errors
-    /// [`Fault::Edge`] for a file of authorities that cannot be used.
-    pub(super) fn orders(&self, config: &Config) -> Result<Option<Acme>, Fault> {
+    /// [`NodeError::Edge`] for a file of authorities that cannot be used.
+    pub(super) fn orders(&self, config: &Config) -> Result<Option<Acme>, NodeError> {
         let Some(of_node) = self.acme.clone() else { return Ok(None) };
         let dir = config.data_dir.join("acme");
-        let unusable = |error| Fault::Edge(format!("acme.ca: {error}; it must be a file of PEM certificates"));
+        let unusable = |error| NodeError::Edge(format!("acme.ca: {error}; it must be a file of PEM certificates"));
         Acme::new(config.acme.clone(), config.acme_names(), dir, of_node).map_err(unusable)
     }
 
@@ -295,7 +295,7 @@ impl NodeTls {
         Box::new(move || Box::new(ShardTls::new(public, node).with_endpoint(endpoint)))
     }
 
-    /// Listeners of the island.
+    /// Listeners of the control plane.
     pub(super) fn admin(&self, config: &Config, AdminListeners { plain, tls: listeners }: AdminListeners) -> Admin {
         let with = |tls| AdminTls { listeners, tls, handshake_timeout: config.tls.handshake_timeout };
         Admin { listeners: plain, tls: self.public.clone().map(with), hosts: config.admin.hosts.clone() }

@@ -9,40 +9,45 @@ use machine::ids::{StoreTicket, Uaid};
 use machine::{NodeId, Presence, StoreOp, StoreReply};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ports::Peers as Lane;
-use store::nodes::{Nodes, RENEW_INTERVAL};
+use store::nodes::{NodeTable, RENEW_INTERVAL};
 use tls::Certificate;
 
 use super::certificates::PUBLIC;
-use super::fault::Fault;
+use super::error::NodeError;
 use super::storage::Storage;
 use crate::config::{Config, Node};
+use crate::control_plane::{Answering, Lease, PeerCalls, PeerQueue, TrustRoots, settle, who_answers};
 use crate::edge::EdgeKeys;
-use crate::island::{Answering, Lease, PeerCalls, Peers, Trust, settle, who_answers};
 
 /// This node and the others.
 pub(super) struct Cluster {
     me: Arc<NodeId>,
     /// True if this node holds sessions, so that others must know of it.
     listed: bool,
-    peers: Arc<Peers>,
-    nodes: Arc<dyn Nodes>,
+    peers: Arc<PeerQueue>,
+    nodes: Arc<dyn NodeTable>,
 }
 
 impl Cluster {
     /// Makes the queues to the other nodes; sends nothing yet.
     ///
     /// # Errors
-    /// [`Fault::Edge`] without keys in the configuration: made here, no other node would have them.
-    pub(super) fn new(config: &Config, me: NodeId, keys: EdgeKeys, nodes: Arc<dyn Nodes>) -> Result<Cluster, Fault> {
+    /// [`NodeError::Edge`] without keys in the configuration: made here, no other node would have them.
+    pub(super) fn new(
+        config: &Config,
+        me: NodeId,
+        keys: EdgeKeys,
+        nodes: Arc<dyn NodeTable>,
+    ) -> Result<Cluster, NodeError> {
         if config.endpoint.crypto_keys.is_empty() || config.node.keys.is_empty() {
-            return Err(Fault::Edge(
+            return Err(NodeError::Edge(
                 "a shared store needs endpoint.crypto_keys and node.keys in the configuration, the same on every \
                  node; make them once with `murre keygen`"
                     .to_owned(),
             ));
         }
-        let no_lane = |error| Fault::Host { what: "a pair of sockets", error };
-        let peers = Arc::new(Peers::new(keys).map_err(no_lane)?);
+        let no_lane = |error| NodeError::Host { what: "a pair of sockets", error };
+        let peers = Arc::new(PeerQueue::new(keys).map_err(no_lane)?);
         Ok(Cluster { me: Arc::new(me), listed: config.roles.connect, peers, nodes })
     }
 
@@ -50,8 +55,8 @@ impl Cluster {
         &self.me
     }
 
-    /// Returns the peer calls that the island must make.
-    pub(super) fn calls(&self, config: &Node, trust: Trust) -> PeerCalls {
+    /// Returns the peer calls that the control plane must make.
+    pub(super) fn calls(&self, config: &Node, trust: TrustRoots) -> PeerCalls {
         PeerCalls {
             peers: Arc::clone(&self.peers),
             nodes: Arc::clone(&self.nodes),
@@ -69,7 +74,7 @@ impl Cluster {
     }
 
     /// Replaces keys and trusted authorities.
-    pub(super) fn renew(&self, keys: EdgeKeys, trust: Trust) {
+    pub(super) fn renew(&self, keys: EdgeKeys, trust: TrustRoots) {
         self.peers.renew(keys, trust);
     }
 
@@ -77,13 +82,13 @@ impl Cluster {
     /// session.
     ///
     /// # Errors
-    /// [`Fault::StoreAway`].
-    pub(super) fn enter(&self, last: Option<&NodeId>) -> Result<(), Fault> {
+    /// [`NodeError::StoreAway`].
+    pub(super) fn register_boot(&self, last: Option<&NodeId>) -> Result<(), NodeError> {
         // No node writes the row of an old URL again: without this, others would call there for as long as it lasts.
         if let Some(last) = last.filter(|last| last.url != self.me.url || !self.listed) {
-            self.nodes.leave(last).map_err(Fault::StoreAway)?;
+            self.nodes.leave(last).map_err(NodeError::StoreAway)?;
         }
-        if self.listed { self.nodes.enter(&self.me).map_err(Fault::StoreAway) } else { Ok(()) }
+        if self.listed { self.nodes.enter(&self.me).map_err(NodeError::StoreAway) } else { Ok(()) }
     }
 
     /// Renewal of the lease of this run; `None` for a node that is not listed.
@@ -92,11 +97,11 @@ impl Cluster {
     }
 
     /// Notifies the nodes that hold these users that storage has saved messages for them.
-    pub(super) fn tell(&self, storage: &Storage, users: Vec<Uaid>) {
+    pub(super) fn notify_holders(&self, storage: &Storage, users: Vec<Uaid>) {
         let mut told = 0;
         let asked = users.len();
         let unknown = find(storage, users, LOOK_UP_TIME_MAX, |uaid, presence| {
-            // Earlier runs of this node are over, and this one has no session yet.
+            // Earlier boots of this node are over, and this one has no session yet.
             for Presence { node, .. } in presence.iter().filter(|presence| presence.node.url != self.me.url) {
                 self.peers.tell(Arc::clone(node), uaid);
                 told += 1;
@@ -116,12 +121,17 @@ impl Cluster {
     /// For a node that will not start again: makes the calls, and writes that its last run is over. Blocks.
     ///
     /// # Errors
-    /// [`Fault::StoreAway`], [`Fault::Host`].
-    pub(super) fn bury(&self, last: Option<&NodeId>, config: &Node, trust: Trust) -> Result<(), Fault> {
+    /// [`NodeError::StoreAway`], [`NodeError::Host`].
+    pub(super) fn retire_previous_boot(
+        &self,
+        last: Option<&NodeId>,
+        config: &Node,
+        trust: TrustRoots,
+    ) -> Result<(), NodeError> {
         if let Some(last) = last {
-            self.nodes.leave(last).map_err(Fault::StoreAway)?;
+            self.nodes.leave(last).map_err(NodeError::StoreAway)?;
         }
-        let no_runtime = |error| Fault::Host { what: "a runtime", error };
+        let no_runtime = |error| NodeError::Host { what: "a runtime", error };
         let left = settle(self.calls(config, trust), SETTLE_TIME_MAX).map_err(no_runtime)?;
         if left > 0 {
             tracing::warn!(
@@ -134,7 +144,7 @@ impl Cluster {
 
     /// Waits until every call is answered and every queued notification has arrived, for `SETTLE_TIME_MAX` at most;
     /// then writes that this run is over.
-    pub(super) fn leave(&self) {
+    pub(super) fn retire_boot(&self) {
         let until = Instant::now() + SETTLE_TIME_MAX;
         while self.peers.unsettled() > 0 && Instant::now() < until {
             std::thread::sleep(SETTLE_LOOK);
@@ -154,12 +164,12 @@ impl Cluster {
     }
 }
 
-/// Refuses a `node.url` at which another run of a node answers: others would call one node for the sessions of both.
+/// Refuses a `node.url` at which another boot of a node answers: others would call one node for the sessions of both.
 /// Called before this node listens. Where nothing answers, as for a node that starts again, it takes no time.
 ///
 /// # Errors
-/// [`Fault::UrlTaken`], [`Fault::Host`].
-pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fault> {
+/// [`NodeError::UrlTaken`], [`NodeError::Host`].
+pub(super) fn check_url(config: &Config, trust: Option<&TrustRoots>) -> Result<(), NodeError> {
     let Some((url, trust)) = config.node.url.as_deref().zip(trust).filter(|_| config.roles.connect) else {
         return Ok(());
     };
@@ -172,7 +182,7 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
     // On its own thread, because the caller can be inside a runtime.
     let asked = std::thread::scope(|scope| scope.spawn(|| who_answers(url, &keys, trust, within)).join());
     let asked = asked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let who = match asked.map_err(|error| Fault::Host { what: "a runtime", error })? {
+    let who = match asked.map_err(|error| NodeError::Host { what: "a runtime", error })? {
         Answering::Nothing => return Ok(()),
         Answering::Node(boot) => format!("the run {boot:016x} of a node answers there"),
         Answering::Locked => "a server that takes none of our node.keys answers there".to_owned(),
@@ -186,23 +196,23 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
             return Ok(());
         }
     };
-    Err(Fault::UrlTaken { url: url.to_owned(), who })
+    Err(NodeError::UrlTaken { url: url.to_owned(), who })
 }
 
 /// Authorities that calls to other nodes trust, and the certificate that they show; `None` when there are no such
 /// calls. A configured file is read in any case, so that an error in it shows before the file is needed.
 ///
 /// # Errors
-/// [`Fault::Edge`] for a file that is not a certificate, or not its key.
-pub(super) fn trust(config: &Config) -> Result<Option<Trust>, Fault> {
+/// [`NodeError::Edge`] for a file that is not a certificate, or not its key.
+pub(super) fn trust(config: &Config) -> Result<Option<TrustRoots>, NodeError> {
     if !config.store.kind.is_shared() && config.node.ca.is_none() {
         return Ok(None);
     }
-    let no_ca = |error| Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
+    let no_ca = |error| NodeError::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
     let settings = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
-    let own = |(cert, key)| Certificate::read((settings[0], cert), (settings[1], key)).map_err(Fault::Edge);
+    let own = |(cert, key)| Certificate::read((settings[0], cert), (settings[1], key)).map_err(NodeError::Edge);
     let own = config.node_client_pair().map(own).transpose()?;
-    Trust::showing(config.node.ca.as_deref(), own.as_ref()).map(Some).map_err(no_ca)
+    TrustRoots::showing(config.node.ca.as_deref(), own.as_ref()).map(Some).map_err(no_ca)
 }
 
 /// URL of this node for other nodes: `node.url`, or its first address, with TLS if `node.tls.listen` is set. A node
@@ -213,13 +223,13 @@ pub(super) fn url(config: &Node, bound: &[SocketAddr], bound_tls: &[SocketAddr])
     config.url.clone().or_else(tls).or_else(plain).unwrap_or_default().into()
 }
 
-/// Random id of this run of the node.
+/// Random id of this boot of the node.
 ///
 /// # Errors
-/// [`Fault::Host`] when the kernel gives no random bytes.
-pub(super) fn random_boot() -> Result<u64, Fault> {
+/// [`NodeError::Host`] when the kernel gives no random bytes.
+pub(super) fn random_boot() -> Result<u64, NodeError> {
     let mut bytes = [0; 8];
-    let no_bytes = |_| Fault::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") };
+    let no_bytes = |_| NodeError::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") };
     SystemRandom::new().fill(&mut bytes).map_err(no_bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
@@ -279,7 +289,7 @@ mod tests {
         Config::load(&Sources { sets, ..Sources::default() }).unwrap()
     }
 
-    fn cluster(sets: &[&str]) -> Result<Cluster, Fault> {
+    fn cluster(sets: &[&str]) -> Result<Cluster, NodeError> {
         cluster_of(sets, no_table())
     }
 
@@ -290,7 +300,7 @@ mod tests {
         nodes
     }
 
-    fn cluster_of(sets: &[&str], nodes: Arc<FakeNodes>) -> Result<Cluster, Fault> {
+    fn cluster_of(sets: &[&str], nodes: Arc<FakeNodes>) -> Result<Cluster, NodeError> {
         let config = config(sets);
         let me = NodeId { url: url(&config.node, &[], &[]), boot: 1 };
         Cluster::new(&config, me, EdgeKeys::default(), nodes)
@@ -319,8 +329,8 @@ mod tests {
 
     #[test]
     fn only_a_node_with_sessions_is_listed() {
-        assert!(cluster(&KEYS).unwrap().enter(None).is_err());
-        assert!(cluster(&[KEYS[0], KEYS[1], "roles=endpoint"]).unwrap().enter(None).is_ok());
+        assert!(cluster(&KEYS).unwrap().register_boot(None).is_err());
+        assert!(cluster(&[KEYS[0], KEYS[1], "roles=endpoint"]).unwrap().register_boot(None).is_ok());
     }
 
     #[test]
@@ -332,7 +342,7 @@ mod tests {
             (&[KEYS[0], KEYS[1], "node.url=https://n", "roles=endpoint"], "https://n", true),
         ] {
             let nodes = no_table();
-            let _ = cluster_of(sets, Arc::clone(&nodes)).unwrap().enter(Some(&last(url)));
+            let _ = cluster_of(sets, Arc::clone(&nodes)).unwrap().register_boot(Some(&last(url)));
             assert_eq!(nodes.answers().left, if left { vec![last(url)] } else { vec![] }, "{url}");
         }
     }
@@ -343,7 +353,7 @@ mod tests {
         let users: Vec<Uaid> = (0..200u8).map(|n| Uaid([n; 16])).collect();
         let unknown = find(&storage, users, Duration::from_secs(20), |_, _| panic!("nobody is there"));
         assert_eq!(unknown, 0);
-        cluster(&KEYS).unwrap().tell(&storage, vec![Uaid([1; 16])]);
+        cluster(&KEYS).unwrap().notify_holders(&storage, vec![Uaid([1; 16])]);
         assert!(!StoreKind::Memory.is_shared());
     }
 }

@@ -21,7 +21,7 @@ use base64::Engine as _;
 use machine::NodeId;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use super::fault::Fault;
+use super::error::NodeError;
 use crate::config::{Config, Secret};
 use crate::edge::EdgeKeys;
 use crate::files::{self, write_whole};
@@ -79,15 +79,15 @@ impl DataDir {
     /// Makes the directory if it is not there, checks that it can be written, and locks it.
     ///
     /// # Errors
-    /// [`Fault::DataDir`] and [`Fault::InUse`].
-    pub fn open(path: &Path) -> Result<DataDir, Fault> {
+    /// [`NodeError::DataDir`] and [`NodeError::InUse`].
+    pub fn open(path: &Path) -> Result<DataDir, NodeError> {
         make_dir(path)?;
         let lock_path = path.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
         let lock = lock.map_err(|error| fault(&lock_path, "write", error))?;
         match lock.try_lock() {
             Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(Fault::InUse { path: path.to_owned() }),
+            Err(TryLockError::WouldBlock) => Err(NodeError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => Err(fault(&lock_path, "lock", error)),
         }
     }
@@ -106,18 +106,18 @@ impl DataDir {
         self.path.join("ledger")
     }
 
-    /// Writes the identity of this node for [`DataDir::last_run`].
+    /// Writes the identity of this node for [`DataDir::last_boot`].
     ///
     /// # Errors
-    /// [`Fault::DataDir`].
-    pub fn set_run(&self, node: &NodeId) -> Result<(), Fault> {
+    /// [`NodeError::DataDir`].
+    pub fn set_boot(&self, node: &NodeId) -> Result<(), NodeError> {
         let path = self.path.join("run");
         let text = format!("{:016x} {}\n", node.boot, node.url);
         fs::write(&path, text).map_err(|error| fault(&path, "write", error))
     }
 
-    /// Returns the last run of a node on this directory; `None` when no run was in a cluster.
-    pub fn last_run(&self) -> Option<NodeId> {
+    /// Returns the last boot of a node on this directory; `None` when no run was in a cluster.
+    pub fn last_boot(&self) -> Option<NodeId> {
         let text = fs::read_to_string(self.path.join("run")).ok()?;
         let (boot, url) = text.trim().split_once(' ')?;
         Some(NodeId { url: url.into(), boot: u64::from_str_radix(boot, 16).ok()? })
@@ -126,9 +126,9 @@ impl DataDir {
     /// Returns the secrets of this node. Makes and keeps missing ones as far as `missing` allows.
     ///
     /// # Errors
-    /// [`Fault::DataDir`], and [`Fault::Key`] for a key file that is damaged: making a new one would orphan every
-    /// endpoint URL that was handed out. [`Fault::LostKey`] for one that is gone.
-    pub fn keys(&self, config: &Config, missing: Missing) -> Result<Keys, Fault> {
+    /// [`NodeError::DataDir`], and [`NodeError::Key`] for a key file that is damaged: making a new one would orphan
+    /// every endpoint URL that was handed out. [`NodeError::LostKey`] for one that is gone.
+    pub fn keys(&self, config: &Config, missing: Missing) -> Result<Keys, NodeError> {
         make_dir(&self.path.join("keys"))?;
         self.collect_keys(
             config,
@@ -142,21 +142,21 @@ impl DataDir {
     /// Returns the secrets of a node that runs: as [`DataDir::keys`], but makes none except that of tickets.
     ///
     /// # Errors
-    /// As [`DataDir::keys`], and [`Fault::NoKey`]: a setting was removed, and a new key in its place would orphan every
-    /// endpoint URL that was handed out.
-    pub fn known_keys(&self, config: &Config) -> Result<Keys, Fault> {
+    /// As [`DataDir::keys`], and [`NodeError::NoKey`]: a setting was removed, and a new key in its place would orphan
+    /// every endpoint URL that was handed out.
+    pub fn known_keys(&self, config: &Config) -> Result<Keys, NodeError> {
         self.collect_keys(config, |path, kind| match kind {
             // Nothing is orphaned: clients make a full handshake once.
             KeyKind::Tickets => made(path, kind),
-            KeyKind::Fernet | KeyKind::Bearer | KeyKind::Placement => Err(Fault::NoKey { path: path.to_owned() }),
+            KeyKind::Fernet | KeyKind::Bearer | KeyKind::Placement => Err(NodeError::NoKey { path: path.to_owned() }),
         })
     }
 
     fn collect_keys(
         &self,
         config: &Config,
-        missing: fn(&Path, KeyKind) -> Result<Secret, Fault>,
-    ) -> Result<Keys, Fault> {
+        missing: fn(&Path, KeyKind) -> Result<Secret, NodeError>,
+    ) -> Result<Keys, NodeError> {
         let dir = self.path.join("keys");
         let list = |configured: &[Secret], name: &str, kind: KeyKind| match configured {
             [] => Ok(vec![kept(&dir.join(name), kind, missing)?]),
@@ -167,17 +167,17 @@ impl DataDir {
         let tickets = list(&config.tls.ticket_keys, "tickets", KeyKind::Tickets)?;
         let path = dir.join("placement");
         let placement = kept(&path, KeyKind::Placement, missing)?;
-        let placement = unhex(placement.reveal()).ok_or(Fault::Key { path })?;
+        let placement = unhex(placement.reveal()).ok_or(NodeError::Key { path })?;
         Ok(Keys { crypto, node, tickets, placement: PlacementKey(placement) })
     }
 }
 
-pub(super) fn make_dir(path: &Path) -> Result<(), Fault> {
+pub(super) fn make_dir(path: &Path) -> Result<(), NodeError> {
     files::make_dir(path).map_err(|error| fault(path, "create", error))
 }
 
-pub(super) fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault {
-    Fault::DataDir { path: path.to_owned(), verb, error }
+pub(super) fn fault(path: &Path, verb: &'static str, error: io::Error) -> NodeError {
+    NodeError::DataDir { path: path.to_owned(), verb, error }
 }
 
 /// Format of a key file.
@@ -213,31 +213,35 @@ impl KeyKind {
 }
 
 /// Reads the key in this file; calls `missing` when there is no file.
-fn kept(path: &Path, kind: KeyKind, missing: fn(&Path, KeyKind) -> Result<Secret, Fault>) -> Result<Secret, Fault> {
+fn kept(
+    path: &Path,
+    kind: KeyKind,
+    missing: fn(&Path, KeyKind) -> Result<Secret, NodeError>,
+) -> Result<Secret, NodeError> {
     match fs::read_to_string(path) {
         Ok(text) if kind.accepts(text.trim()) => {
             warn_of_readers(path, NOT_THE_OWNER);
             Ok(Secret::new(text.trim()))
         }
-        Ok(_) => Err(Fault::Key { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Fault::Key { path: path.to_owned() }),
+        Ok(_) => Err(NodeError::Key { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(NodeError::Key { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(path, kind),
         Err(error) => Err(fault(path, "read", error)),
     }
 }
 
 /// Writes a new key to this file.
-fn made(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
+fn made(path: &Path, kind: KeyKind) -> Result<Secret, NodeError> {
     let key = kind.make().map_err(|error| fault(path, "make", error))?;
     write_whole(path, &format!("{key}\n")).map_err(|error| fault(path, "write", error))?;
     Ok(Secret::new(key))
 }
 
 /// As [`made`], beside a store that has users.
-fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
+fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, NodeError> {
     match kind {
         // Every endpoint URL that was handed out is sealed with it.
-        KeyKind::Fernet => return Err(Fault::LostKey { path: path.to_owned() }),
+        KeyKind::Fernet => return Err(NodeError::LostKey { path: path.to_owned() }),
         KeyKind::Bearer => tracing::warn!(
             path = %path.display(),
             "node key lost and created anew; calls with the old key are refused"
@@ -345,7 +349,7 @@ mod tests {
         assert_ne!(first.node, again.node);
         let path = dir.path().join("keys/crypto");
         fs::remove_file(&path).unwrap();
-        assert!(matches!(data.keys(&config(&[]), Missing::Refuse), Err(Fault::LostKey { .. })));
+        assert!(matches!(data.keys(&config(&[]), Missing::Refuse), Err(NodeError::LostKey { .. })));
         assert!(!path.exists());
         let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
         let configured = config(&[&format!("endpoint.crypto_keys={fernet}")]);
@@ -357,14 +361,14 @@ mod tests {
     fn the_last_run_is_known_if_there_was_one() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
-        assert_eq!(data.last_run(), None);
+        assert_eq!(data.last_boot(), None);
         for boot in [1, u64::MAX] {
             let node = NodeId { url: "http://n:8081".into(), boot };
-            data.set_run(&node).unwrap();
-            assert_eq!(data.last_run(), Some(node));
+            data.set_boot(&node).unwrap();
+            assert_eq!(data.last_boot(), Some(node));
         }
         fs::write(dir.path().join("run"), "x").unwrap();
-        assert_eq!(data.last_run(), None);
+        assert_eq!(data.last_boot(), None);
     }
 
     #[test]

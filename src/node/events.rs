@@ -1,4 +1,4 @@
-//! The thread that logs events of clients ([`crate::edge::Happening`]). Shards cannot log them: writing can block.
+//! The thread that logs events of clients ([`crate::edge::EventKind`]). Shards cannot log them: writing can block.
 //!
 //! It exists only while the log takes these lines, so that a node that logs at info has neither queue nor thread.
 
@@ -13,7 +13,7 @@ use shards::ports::Port;
 use tracing::Dispatch;
 use tracing::dispatcher::{get_default, with_default};
 
-use crate::edge::{Ended, Events, Happening, Report};
+use crate::edge::{Ended, EventKind, Events, Report};
 use protocol::wire::upgrade::family_name;
 
 /// The target of upgrades, hellos and refusals in `log.level`.
@@ -85,15 +85,15 @@ fn run(events: &Events, stop: &AtomicBool) {
 fn log(report: &Report) {
     let shard = report.shard.0;
     match report.happening {
-        Happening::Upgraded { agent_family } => {
+        EventKind::Upgraded { agent_family } => {
             let (system, browser) = family_name(agent_family);
             tracing::debug!(target: CLIENTS, shard, system, browser, "WebSocket upgraded");
         }
-        Happening::Greeted { mode } => tracing::debug!(target: CLIENTS, shard, mode, "hello answered"),
-        Happening::Refused { port, status, errno, cause } => {
+        EventKind::Greeted { mode } => tracing::debug!(target: CLIENTS, shard, mode, "hello answered"),
+        EventKind::Refused { port, status, errno, cause } => {
             tracing::debug!(target: CLIENTS, shard, port = name(port), status, errno, cause, "request refused");
         }
-        Happening::Ended(Ended { reason, code, mode, agent_family, minutes, counts }) => {
+        EventKind::Ended(Ended { reason, code, mode, agent_family, minutes, counts }) => {
             let (system, browser) = family_name(agent_family);
             let by = if reason == CloseReason::PeerClosed { "peer" } else { "server" };
             let (acks, registers, nacks) = (counts.acks(), counts.registers(), counts.nacks());

@@ -6,11 +6,11 @@ use machine::NodeId;
 use machine::ids::{Clock, Origin, ShardId, Uaid};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ledger::{self, LedgerError, Log, Replay};
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
-use super::fault::Fault;
+use super::error::NodeError;
 use super::storage::Storage;
 use crate::config::Config;
 
@@ -18,19 +18,20 @@ use crate::config::Config;
 /// have its users now, writes that the node is gone, and removes the logs. Returns the number of messages.
 ///
 /// # Errors
-/// [`Fault::InUse`] when the node runs, [`Fault::Edge`], [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
-pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
+/// [`NodeError::InUse`] when the node runs, [`NodeError::Edge`], [`NodeError::Ledger`], [`NodeError::Store`],
+/// [`NodeError::Replay`].
+pub fn replay_ledgers(config: &Config) -> Result<usize, NodeError> {
     let trust = cluster::trust(config)?;
     let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(config, &data.store(), &Arc::new(Wall::start()))?;
+    let storage = Storage::open(config, &data.store(), &Arc::new(ProcessClock::start()))?;
     let replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
     if let Some((nodes, trust)) = storage.nodes().zip(trust) {
         let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: 0 };
         let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
-        cluster.tell(&storage, replay.messages.iter().map(|message| message.uaid).collect());
-        cluster.bury(data.last_run().as_ref(), &config.node, trust)?;
+        cluster.notify_holders(&storage, replay.messages.iter().map(|message| message.uaid).collect());
+        cluster.retire_previous_boot(data.last_boot().as_ref(), &config.node, trust)?;
     }
     storage.close();
     replay.discard().map_err(no_ledger)?;
@@ -39,7 +40,7 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
 
 /// The logs of earlier runs. In a cluster they stay until the node serves: the notifications to the nodes that hold
 /// their users are in memory only, and a start that ends before they are sent leaves them to the next start.
-pub(super) struct Earlier {
+pub(super) struct RecoveredLedgers {
     /// `None` after the logs are removed.
     replay: Option<Replay>,
     /// Clock above which every shard's clock must start.
@@ -48,9 +49,9 @@ pub(super) struct Earlier {
     pub(super) users: Vec<Uaid>,
 }
 
-impl Earlier {
+impl RecoveredLedgers {
     /// Saves the messages in the logs.
-    pub(super) fn save(data: &DataDir, storage: &Storage) -> Result<Earlier, Fault> {
+    pub(super) fn save(data: &DataDir, storage: &Storage) -> Result<RecoveredLedgers, NodeError> {
         let mut replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
         replay.discard_empty().map_err(no_ledger)?;
         let messages = std::mem::take(&mut replay.messages);
@@ -59,28 +60,37 @@ impl Earlier {
             storage.save_all(&messages)?;
         }
         let floor = replay.clock_floor.max(storage.clock_floor());
-        Ok(Earlier { replay: Some(replay), floor, users: messages.iter().map(|message| message.uaid).collect() })
+        Ok(RecoveredLedgers {
+            replay: Some(replay),
+            floor,
+            users: messages.iter().map(|message| message.uaid).collect(),
+        })
     }
 
     /// Makes new logs in shard order that carry the clock on. Called as late as possible: the new logs of a start that
     /// fails stay beside the earlier ones.
-    pub(super) fn new_logs(&self, config: &Config, data: &DataDir, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
+    pub(super) fn new_logs(
+        &self,
+        config: &Config,
+        data: &DataDir,
+        shard_count: u16,
+    ) -> Result<Vec<ShardLedger>, NodeError> {
         let (dir, bytes, floor) = (data.ledger(), config.delivery.ledger_bytes, self.floor);
         let one = |shard| {
             let origin = random_origin()?;
             let log = Log::create(&dir, ShardId(shard), origin, bytes, floor).map_err(no_ledger)?;
-            Ok(Ledgered { log, origin, floor })
+            Ok(ShardLedger { log, origin, floor })
         };
         (0..shard_count).map(one).collect()
     }
 
     /// Removes the earlier logs, if they still exist. A second save of a message to a shared store is harmless: deleted
     /// messages stay deleted.
-    pub(super) fn discard(&mut self) -> Result<(), Fault> {
+    pub(super) fn discard(&mut self) -> Result<(), NodeError> {
         self.replay.take().map_or(Ok(()), |replay| replay.discard().map_err(no_ledger))
     }
 
-    /// As [`Earlier::discard`], once the node serves: a file that cannot be removed must not end it.
+    /// As [`RecoveredLedgers::discard`], once the node serves: a file that cannot be removed must not end it.
     pub(super) fn discard_told(&mut self) {
         if let Err(fault) = self.discard() {
             tracing::warn!(%fault, "ledger file not removed; its messages are saved, and the next start tries again");
@@ -88,22 +98,22 @@ impl Earlier {
     }
 }
 
-pub(super) fn no_ledger(error: LedgerError) -> Fault {
-    Fault::Ledger(error.to_string())
+pub(super) fn no_ledger(error: LedgerError) -> NodeError {
+    NodeError::Ledger(error.to_string())
 }
 
 /// A shard's new log and what belongs to it.
-pub(super) struct Ledgered {
+pub(super) struct ShardLedger {
     pub(super) log: Log,
     pub(super) origin: Origin,
     pub(super) floor: Clock,
 }
 
 /// Random id of this boot of one shard, different for every boot and node.
-fn random_origin() -> Result<Origin, Fault> {
+fn random_origin() -> Result<Origin, NodeError> {
     let mut bytes = [0; 4];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| Fault::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") })?;
+        .map_err(|_| NodeError::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") })?;
     Ok(Origin(u32::from_le_bytes(bytes)))
 }

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socke
 use shards::ports::{Listening, Port};
 use shards::ring;
 
-use super::fault::Fault;
+use super::error::NodeError;
 use crate::config::{Config, Steer};
 
 /// Listen setting of a port that the shards serve.
@@ -45,13 +45,13 @@ pub(super) fn public(config: &Config) -> Vec<Setting> {
 ///
 /// An address in use is tried again for as long as `patience`: the kernel takes the rings of a killed process apart
 /// some time after the process is gone, and their listeners last that long.
-pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Fault> {
+pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), NodeError> {
     let until = Instant::now() + patience;
     for Setting { key, addresses, .. } in public(config) {
         for address in addresses {
             while let Err(error) = try_bind(address) {
                 if error.kind() != io::ErrorKind::AddrInUse || Instant::now() >= until {
-                    return Err(Fault::Address { key, address, error });
+                    return Err(NodeError::Address { key, address, error });
                 }
                 std::thread::sleep(LOOK_AGAIN);
             }
@@ -89,7 +89,7 @@ pub(super) struct Address {
 }
 
 /// Result of [`bind`].
-pub(super) struct Public {
+pub(super) struct PublicPort {
     /// Listeners by shard.
     pub shards: Vec<Bound>,
     /// Bound addresses, in the order of the settings.
@@ -99,20 +99,20 @@ pub(super) struct Public {
 /// Listens for every shard; `cores` has the CPU of each. With port 0, all shards use the port of the first one.
 ///
 /// # Errors
-/// [`Fault::Address`].
-pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<Public, Fault> {
+/// [`NodeError::Address`].
+pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<PublicPort, NodeError> {
     let mut shards: Vec<Bound> = cores.iter().map(|_| Vec::new()).collect();
     let mut addresses = Vec::new();
     for Setting { port, tls, key, addresses: wanted } in public(config) {
         for wanted in wanted {
-            let fault = |error| Fault::Address { key, address: wanted, error };
+            let fault = |error| NodeError::Address { key, address: wanted, error };
             let (address, sockets) = bind_shards(config, cores, (port, wanted)).map_err(fault)?;
             addresses.push(Address { port, tls, address });
             let listening = sockets.into_iter().map(|socket| Listening { port, tls, socket });
             shards.iter_mut().zip(listening).for_each(|(shard, listening)| shard.push(listening));
         }
     }
-    Ok(Public { shards, addresses })
+    Ok(PublicPort { shards, addresses })
 }
 
 /// Returns a listener for each shard on one address, and the bound address.
@@ -135,27 +135,27 @@ fn bind_shards(
     Ok((address, listeners))
 }
 
-/// Binds the admin listeners, which only the island uses.
+/// Binds the admin listeners, which only the control plane uses.
 ///
 /// # Errors
-/// [`Fault::Address`].
-pub(super) fn bind_admin(config: &Config) -> Result<AdminListeners, Fault> {
+/// [`NodeError::Address`].
+pub(super) fn bind_admin(config: &Config) -> Result<AdminListeners, NodeError> {
     Ok(AdminListeners {
         plain: bind_plainly("admin.listen", &config.admin.listen)?,
         tls: bind_plainly("admin.tls.listen", &config.admin.tls_listen)?,
     })
 }
 
-/// Binds `public.http_listen`, which only the island uses.
+/// Binds `public.http_listen`, which only the control plane uses.
 ///
 /// # Errors
-/// [`Fault::Address`].
-pub(super) fn bind_redirects(config: &Config) -> Result<Vec<TcpListener>, Fault> {
+/// [`NodeError::Address`].
+pub(super) fn bind_redirects(config: &Config) -> Result<Vec<TcpListener>, NodeError> {
     let addresses = config.public.http_listen();
     let bind = |address: &SocketAddr| {
         // Else [::] takes the connections of IPv4, too, and 0.0.0.0 could not be bound beside it.
         let beside = addresses.iter().any(|other| other.is_ipv4() && other.port() == address.port());
-        listen(*address, address.is_ipv6() && beside, config.shards.backlog).map_err(|error| Fault::Address {
+        listen(*address, address.is_ipv6() && beside, config.shards.backlog).map_err(|error| NodeError::Address {
             key: "public.http_listen",
             address: *address,
             error,
@@ -180,8 +180,8 @@ pub(super) struct AdminListeners {
     pub tls: Vec<TcpListener>,
 }
 
-fn bind_plainly(key: &'static str, addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Fault> {
-    let fault = |address: &SocketAddr, error| Fault::Address { key, address: *address, error };
+fn bind_plainly(key: &'static str, addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, NodeError> {
+    let fault = |address: &SocketAddr, error| NodeError::Address { key, address: *address, error };
     let bind = |address: &SocketAddr| TcpListener::bind(address).map_err(|error| fault(address, error));
     addresses.iter().map(bind).collect()
 }

@@ -1,8 +1,8 @@
-//! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
+//! Assembly: keys, store, ledgers, shards, control plane; orderly start and stop.
 //!
 //! Start: probe the kernel -> lock the data directory -> open the store -> keys -> save what earlier ledgers hold
 //! -> ask the broadcast source -> listen -> enter the cluster and notify nodes with users of these ledgers -> new logs
-//! -> shards -> island -> remove the old logs. Stop is the reverse, after a drain
+//! -> shards -> control plane -> remove the old logs. Stop is the reverse, after a drain
 //! (ARCHITECTURE.md 4).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
@@ -21,15 +21,15 @@ mod data_dir;
 
 mod events;
 
-mod fault;
+mod error;
 
-mod host;
+mod cpus;
 
 mod ledgers;
 
 mod listeners;
 
-mod manager;
+mod service_manager;
 
 mod plan;
 
@@ -44,17 +44,17 @@ mod transfer;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use crate::island::Signal;
-pub use backup::{Copy, backup_unused, is_backup_name, salvage};
+pub use crate::control_plane::Signal;
+pub use backup::{BackupCopy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub(crate) use certificates::ordered;
+pub use cpus::KERNEL_STEERS;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, warn_of_readers};
-pub use fault::Fault;
-pub use host::KERNEL_STEERS;
+pub use error::NodeError;
 pub use ledgers::replay_ledgers;
 pub(crate) use plan::share;
-pub use running::{Running, Stopped};
-pub use shards::wall::HostClock;
+pub use running::{RunningNode, StopOutcome};
+pub use shards::process_clock::HostClock;
 pub use transfer::{with_source, with_store, with_stores};
 
 use std::sync::Arc;
@@ -64,26 +64,29 @@ use machine::NodeId;
 use machine::ids::ShardId;
 use shards::ledger;
 use shards::ports::Port;
+use shards::process_clock::ProcessClock;
 use shards::ring::ProbeError;
-use shards::wall::Wall;
 
 use crate::config::{self, Config};
+use crate::control_plane::{
+    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Host, OutgoingCalls, PeerCalls, Redirects,
+    TimeSource, WakeUpQueue,
+};
 use crate::edge::PushEdge;
-use crate::island::{Calls, Host, Island, PeerCalls, Prepared, Redirects, Source, Timekeeper, Wakes, Witness};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use events::EventLog;
-use ledgers::{Earlier, no_ledger};
-use listeners::Public;
-use manager::Manager;
+use ledgers::{RecoveredLedgers, no_ledger};
+use listeners::PublicPort;
 use plan::{Plan, of};
-use running::Stage;
+use running::NodeHandle;
+use service_manager::ServiceManager;
 use storage::Storage;
 
 /// Settings of a node that come from its process or test, not from its configuration.
 #[derive(Clone)]
-pub struct Surroundings {
-    /// True if the node is the process: it handles SIGTERM, SIGINT and SIGHUP, which [`Running::wait_for_signal`]
+pub struct Environment {
+    /// True if the node is the process: it handles SIGTERM, SIGINT and SIGHUP, which [`RunningNode::wait_for_signal`]
     /// returns, and reports to the service manager, if there is one, that it serves and that it stops.
     pub signals: bool,
     /// The clock that the time of the node follows.
@@ -98,9 +101,9 @@ pub struct Surroundings {
     pub new_keys: bool,
 }
 
-impl Default for Surroundings {
-    fn default() -> Surroundings {
-        Surroundings {
+impl Default for Environment {
+    fn default() -> Environment {
+        Environment {
             signals: false,
             host_clock: HostClock::default(),
             probe: shards::ring::probe,
@@ -114,22 +117,22 @@ impl Default for Surroundings {
 /// Starts a node with the default surroundings, for tests and other callers inside a larger process.
 ///
 /// # Errors
-/// As [`start_in`].
-pub fn start(config: &Config) -> Result<Running, Fault> {
-    start_in(config, Surroundings::default())
+/// As [`start_with`].
+pub fn start(config: &Config) -> Result<RunningNode, NodeError> {
+    start_with(config, Environment::default())
 }
 
 /// Starts a node. When it returns, every listener answers.
 ///
 /// # Errors
 /// The first thing that is missing, as one sentence; nothing is left running.
-pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, Fault> {
+pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningNode, NodeError> {
     shards::ring::raise_limits();
-    (surroundings.probe)().map_err(|error| Fault::Kernel(error.to_string()))?;
-    let no_island = |error| Fault::Host { what: "the admin server", error };
+    (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
+    let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
-    let wakes = calls.wake.as_ref().map(|(_, wakes)| Arc::clone(wakes));
-    let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
+    let wake_ups = calls.wake.as_ref().map(|(_, wake_ups)| Arc::clone(wake_ups));
+    let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
     let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
@@ -143,35 +146,35 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     cluster::check_url(config, trust.as_ref())?;
 
     let data = DataDir::open(&config.data_dir)?;
-    let wall = Arc::new(Wall::of(surroundings.host_clock));
-    let storage = open_storage(config, &data, &wall, (&mut prepared, surroundings.store_patience))?;
+    let process_clock = Arc::new(ProcessClock::of(surroundings.host_clock));
+    let storage = open_storage(config, &data, &process_clock, (&mut builder, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
     if !redirects.is_empty() {
-        prepared.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
+        builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
     }
     if let Some(acme) = tls.orders(config)? {
-        prepared.order_certificates(acme);
+        builder.order_certificates(acme);
     }
-    let mut earlier = Earlier::save(&data, &storage)?;
+    let mut earlier = RecoveredLedgers::save(&data, &storage)?;
 
-    prepared.ask_source().map_err(no_island)?;
-    let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
+    builder.ask_source().map_err(no_control_plane)?;
+    let PublicPort { shards: bound, addresses } = listeners::bind(config, &pinned)?;
     let boot = cluster::random_boot()?;
-    let log = EventLog::start().map_err(no_island)?;
+    let log = EventLog::start().map_err(no_control_plane)?;
     let events = log.as_ref().map(EventLog::events);
     let edge = plan::edge(config, &keys, (&addresses, certificates.first_name()), (shard_count, boot), events);
-    PushEdge::new(&edge).map_err(|error| Fault::Edge(error.to_string()))?;
+    PushEdge::new(&edge).map_err(|error| NodeError::Edge(error.to_string()))?;
     advice::on_settings(config, &edge.endpoint_url, (shard_count, cores.len()));
-    prepared.keep_time(Timekeeper::new(Arc::clone(&wall), witness(config, &storage)));
+    builder.keep_time(ClockMonitor::new(Arc::clone(&process_clock), witness(config, &storage)));
     let (plain, over_tls) = (of(&addresses, Port::Node, false), of(&addresses, Port::Node, true));
     let me = NodeId { url: cluster::url(&config.node, &plain, &over_tls), boot };
     let cluster =
         storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?.map(Arc::new);
     if let Some((cluster, trust)) = cluster.as_ref().zip(trust) {
-        join(cluster, &data, &mut prepared, cluster.calls(&config.node, trust))?;
-        cluster.tell(&storage, earlier.users.clone());
+        join(cluster, &data, &mut builder, cluster.calls(&config.node, trust))?;
+        cluster.notify_holders(&storage, earlier.users.clone());
     }
     let logs = earlier.new_logs(config, &data, shard_count)?;
     if cluster.is_none() {
@@ -180,42 +183,49 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     }
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
-    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), wall, callers };
+    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wakes.clone(), cluster.clone()))
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))
     });
-    let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
+    let shards = shards::thread::start(setups.collect()).map_err(|error| NodeError::Shards(error.to_string()))?;
 
-    let stage = Arc::new(Stage::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
-    let exhibits = plan.exhibits(shards.boards(), &storage);
+    let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
+    let sources = plan.sources(shards.boards(), &storage);
     let admin = tls.admin(config, admin);
-    let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
+    let control_plane =
+        ControlPlane::start(builder, admin, sources, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_control_plane)?;
     earlier.discard_told();
-    let addresses = Addresses { public_http, ..plan.addresses(&addresses, &island) };
-    let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
+    let addresses = Addresses { public_http, ..plan.addresses(&addresses, &control_plane) };
+    let manager = if surroundings.signals { ServiceManager::of_process() } else { ServiceManager::default() };
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
-    Ok(Running { addresses, cores, drain: config.drain, manager, island, stage, shards, storage, data, cluster, log })
+    let drain = config.drain;
+    Ok(RunningNode { addresses, cores, drain, manager, control_plane, stage, shards, storage, data, cluster, log })
 }
 
-/// Enters the cluster: from now on the island calls the other nodes, and they can know of this node.
-fn join(cluster: &Cluster, data: &DataDir, prepared: &mut Prepared, calls: PeerCalls) -> Result<(), Fault> {
-    prepared.call_nodes(calls);
-    cluster.enter(data.last_run().as_ref())?;
+/// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node.
+fn join(
+    cluster: &Cluster,
+    data: &DataDir,
+    builder: &mut ControlPlaneBuilder,
+    calls: PeerCalls,
+) -> Result<(), NodeError> {
+    builder.call_nodes(calls);
+    cluster.register_boot(data.last_boot().as_ref())?;
     if let Some(lease) = cluster.lease() {
-        prepared.keep_lease(lease);
+        builder.keep_lease(lease);
     }
-    data.set_run(cluster.me())?;
+    data.set_boot(cluster.me())?;
     tracing::info!(node = ?cluster.me(), "cluster joined");
     Ok(())
 }
 
 /// The CPUs that shards may be pinned to, and that of each shard.
-fn pin(shards: &config::Shards) -> Result<(Vec<u32>, Vec<u32>), Fault> {
-    let cores = host::cores(&shards.cores)?;
+fn pin(shards: &config::Shards) -> Result<(Vec<u32>, Vec<u32>), NodeError> {
+    let cores = cpus::cores(&shards.cores)?;
     let count = if shards.count == 0 { cores.len() as u16 } else { shards.count };
-    host::check_steering(shards, count, &cores)?;
+    cpus::check_steering(shards, count, &cores)?;
     let pinned = cores.iter().copied().cycle().take(usize::from(count)).collect();
     Ok((cores, pinned))
 }
@@ -226,23 +236,23 @@ fn pin(shards: &config::Shards) -> Result<(Vec<u32>, Vec<u32>), Fault> {
 fn open_storage(
     config: &Config,
     data: &DataDir,
-    wall: &Arc<Wall>,
-    (prepared, patience): (&mut Prepared, Duration),
-) -> Result<Arc<Storage>, Fault> {
+    process_clock: &Arc<ProcessClock>,
+    (builder, patience): (&mut ControlPlaneBuilder, Duration),
+) -> Result<Arc<Storage>, NodeError> {
     // A first try can take as long as a connection attempt: the wait begins after it.
     let mut began = None;
     let mut pause = STORE_PAUSE_MIN;
     loop {
-        match Storage::open(config, &data.store(), wall) {
+        match Storage::open(config, &data.store(), process_clock) {
             Ok(storage) => {
-                wall.take_over(wall.gap_us());
+                process_clock.apply_step(process_clock.host_offset_us());
                 return Ok(Arc::new(storage));
             }
-            Err(Fault::StoreAway(reason)) if began.get_or_insert_with(Instant::now).elapsed() < patience => {
+            Err(NodeError::StoreAway(reason)) if began.get_or_insert_with(Instant::now).elapsed() < patience => {
                 tracing::warn!(reason, retry_seconds = pause.as_secs(), "database not reached; the start waits for it");
-                if prepared.signal_within(pause) == Some(Signal::Stop) {
+                if builder.signal_within(pause) == Some(Signal::Stop) {
                     let left = ledger::replay(&data.ledger()).map_err(no_ledger)?;
-                    return Err(Fault::Stopped { messages: left.messages.len() });
+                    return Err(NodeError::Stopped { messages: left.messages.len() });
                 }
                 pause = (pause * 2).min(STORE_PAUSE_MAX);
             }
@@ -256,16 +266,16 @@ const STORE_PAUSE_MIN: Duration = Duration::from_secs(1);
 const STORE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Reference clocks for a step of the host clock: on a shared store those of the database.
-fn witness(config: &Config, storage: &Storage) -> Option<Witness> {
-    storage.nodes().map(|nodes| Witness { nodes, max_skew: config.store.max_skew })
+fn witness(config: &Config, storage: &Storage) -> Option<TimeSource> {
+    storage.nodes().map(|nodes| TimeSource { nodes, max_skew: config.store.max_skew })
 }
 
-/// Services that the island calls.
-fn calls(config: &Config) -> Result<Calls, Fault> {
+/// Services that the control plane calls.
+fn calls(config: &Config) -> Result<OutgoingCalls, NodeError> {
     let config::Broadcast { url, token, interval, spread: _ } = config.broadcast.clone();
-    let source = url.map(|url| Source { url, token, interval });
-    let no_bell = |error| Fault::Host { what: "a pair of sockets", error };
+    let source = url.map(|url| BroadcastSource { url, token, interval });
+    let no_bell = |error| NodeError::Host { what: "a pair of sockets", error };
     let wake = config.simplepush.wake_url.clone();
-    let wake = wake.map(|url| Ok((url, Arc::new(Wakes::new().map_err(no_bell)?)))).transpose()?;
-    Ok(Calls { source, wake })
+    let wake = wake.map(|url| Ok((url, Arc::new(WakeUpQueue::new().map_err(no_bell)?)))).transpose()?;
+    Ok(OutgoingCalls { source, wake })
 }

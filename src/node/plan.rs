@@ -5,31 +5,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use machine::ids::ShardId;
-use machine::place::Placement;
+use machine::placement::Placement;
 use machine::stats::Board;
-use machine::time::Span;
+use machine::time::TimeSpan;
 use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
 use shards::ledger;
-use shards::ports::{Alone, Port};
+use shards::ports::{NoPeers, Port};
+use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, PlaneLimits};
 use shards::thread::ShardSetup;
-use shards::wall::Wall;
 
 use super::access;
 use super::banner::{self, Addresses};
 use super::certificates::NodeTls;
 use super::cluster::Cluster;
 use super::data_dir::Keys;
-use super::ledgers::Ledgered;
+use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
+use crate::control_plane::{ControlPlane, MetricSources, WakeUpQueue};
 use crate::edge::{
-    BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT,
-    VersionInfo,
+    AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
+    VAPID_CACHE_DEFAULT, VersionInfo,
 };
-use crate::island::{Exhibits, Island, Wakes};
 
 /// Setup that all shards share.
 pub(super) struct Plan<'a> {
@@ -39,7 +39,7 @@ pub(super) struct Plan<'a> {
     /// Identity of this node in a cluster.
     pub node: Option<Arc<NodeId>>,
     pub tls: NodeTls,
-    pub wall: Arc<Wall>,
+    pub process_clock: Arc<ProcessClock>,
     pub callers: CallerRules,
 }
 
@@ -47,10 +47,10 @@ impl Plan<'_> {
     pub fn shard(
         &self,
         (shard, core): (ShardId, u32),
-        ledger: Ledgered,
+        ledger: ShardLedger,
         listeners: Bound,
         storage: &Arc<Storage>,
-        (wakes, cluster): (Option<Arc<Wakes>>, Option<Arc<Cluster>>),
+        (wake_ups, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let storage = Arc::clone(storage);
@@ -58,7 +58,7 @@ impl Plan<'_> {
         ShardSetup {
             machine,
             core: Some(core as usize),
-            clock: Arc::clone(&self.wall),
+            clock: Arc::clone(&self.process_clock),
             limits: PlaneLimits {
                 request_timeout: span(self.config.http.request_timeout),
                 blocked_timeout: span(self.config.websocket.auto_ping_timeout),
@@ -70,24 +70,24 @@ impl Plan<'_> {
             callers: self.callers.clone(),
             listeners,
             tls: self.tls.of_shard(),
-            // Invariant: `start_in` has made one of the same configuration.
+            // Invariant: `start_with` has made one of the same configuration.
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
             peers: Box::new(move |waker| match cluster {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
-                None => Box::new(Alone),
+                None => Box::new(NoPeers),
             }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service, stored messages wait for the next hello.
-                if let Some(wakes) = &wakes {
-                    wakes.push(data.as_str().into());
+                if let Some(wake_ups) = &wake_ups {
+                    wake_ups.push(data.as_str().into());
                 }
             }),
         }
     }
 
-    fn machine(&self, shard: ShardId, ledger: &Ledgered) -> MachineConfig {
+    fn machine(&self, shard: ShardId, ledger: &ShardLedger) -> MachineConfig {
         let (delivery, websocket) = (&self.config.delivery, &self.config.websocket);
         MachineConfig {
             origin: ledger.origin,
@@ -117,8 +117,8 @@ impl Plan<'_> {
         }
     }
 
-    pub fn exhibits(&self, shards: &[Arc<Board>], storage: &Storage) -> Exhibits {
-        Exhibits {
+    pub fn sources(&self, shards: &[Arc<Board>], storage: &Storage) -> MetricSources {
+        MetricSources {
             shards: shards.to_vec(),
             store: storage.board(),
             statements: storage.latencies(),
@@ -127,7 +127,7 @@ impl Plan<'_> {
         }
     }
 
-    pub fn addresses(&self, bound: &[Address], island: &Island) -> Addresses {
+    pub fn addresses(&self, bound: &[Address], control_plane: &ControlPlane) -> Addresses {
         Addresses {
             websocket: of(bound, Port::WebSocket, false),
             websocket_tls: of(bound, Port::WebSocket, true),
@@ -137,8 +137,8 @@ impl Plan<'_> {
             public_http: Vec::new(),
             node: of(bound, Port::Node, false),
             node_tls: of(bound, Port::Node, true),
-            admin: island.admin().to_vec(),
-            admin_tls: island.admin_tls().to_vec(),
+            admin: control_plane.admin().to_vec(),
+            admin_tls: control_plane.admin_tls().to_vec(),
             endpoint_url: self.edge.endpoint_url.clone(),
             agent_url: self.edge.agent_url.clone(),
         }
@@ -167,7 +167,7 @@ pub(super) fn edge(
         relays: config.relay.members > 0,
         boot,
         hsts: config.hsts(),
-        gate: Arc::new(Gate::new(config.websocket.welcome)),
+        gate: Arc::new(AdmissionGate::new(config.websocket.welcome)),
         receipts: !config.store.kind.is_shared(),
         vapid_cache_max: VAPID_CACHE_DEFAULT,
         origin_rate: config.endpoint.origin_rate,
@@ -224,8 +224,8 @@ pub(super) fn of(bound: &[Address], port: Port, tls: bool) -> Vec<SocketAddr> {
     bound.iter().filter(|of| of.tls == tls && (of.port == port || is_shared(of))).map(|of| of.address).collect()
 }
 
-fn span(duration: Duration) -> Span {
-    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+fn span(duration: Duration) -> TimeSpan {
+    TimeSpan(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Content of `/__version__`; commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`.

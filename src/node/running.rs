@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use machine::BroadcastVersion;
 use machine::stats::Board;
 use shards::ledger;
-use shards::reactor::Control;
-use shards::thread::{Handle, Shards};
+use shards::reactor::ControlMessage;
+use shards::thread::{Shards, ShardsHandle};
 use store::embedded::Copied;
 
 use super::access;
@@ -19,25 +19,25 @@ use super::banner::Addresses;
 use super::certificates::NodeTls;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
+use super::error::NodeError;
 use super::events::EventLog;
-use super::fault::Fault;
-use super::manager::Manager;
 use super::plan::Plan;
+use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain};
-use crate::edge::{Gate, PushEdge};
-use crate::island::{Backup, Health, Host, Island, Signal};
+use crate::control_plane::{Backup, ControlPlane, Health, Host, Signal};
+use crate::edge::{AdmissionGate, PushEdge};
 
-/// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
-pub struct Running {
+/// A node that serves. Dropped without [`RunningNode::stop`] it ends as if killed: the ledgers keep what is unacked.
+pub struct RunningNode {
     pub(super) addresses: Addresses,
     pub(super) cores: Vec<u32>,
     pub(super) drain: Drain,
-    pub(super) manager: Manager,
+    pub(super) manager: ServiceManager,
     // Fields in the order in which they must be dropped.
-    pub(super) island: Island,
-    pub(super) stage: Arc<Stage>,
+    pub(super) control_plane: ControlPlane,
+    pub(super) stage: Arc<NodeHandle>,
     pub(super) shards: Shards<PushEdge>,
     pub(super) storage: Arc<Storage>,
     pub(super) data: DataDir,
@@ -48,7 +48,7 @@ pub struct Running {
 
 /// End of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stopped {
+pub enum StopOutcome {
     /// Every session was closed, and every accepted message is settled or in storage.
     InOrder,
     /// Storage did not take all messages in time: the rest is in the ledger logs, for the next start.
@@ -58,27 +58,32 @@ pub enum Stopped {
     },
 }
 
-/// The shards, as the island and the thread that stops the node see them.
-pub(super) struct Stage {
-    shards: Handle<PushEdge>,
+/// The shards, as the control plane and the thread that stops the node see them.
+pub(super) struct NodeHandle {
+    shards: ShardsHandle<PushEdge>,
     storage: Arc<Storage>,
     data: PathBuf,
     draining: AtomicBool,
-    gate: Arc<Gate>,
+    gate: Arc<AdmissionGate>,
     tls: NodeTls,
     strangers: StrangerWatch,
 }
 
-impl Stage {
-    pub(super) fn new(plan: &Plan<'_>, shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path) -> Stage {
-        Stage {
+impl NodeHandle {
+    pub(super) fn new(
+        plan: &Plan<'_>,
+        shards: ShardsHandle<PushEdge>,
+        storage: Arc<Storage>,
+        data: &Path,
+    ) -> NodeHandle {
+        NodeHandle {
             shards,
             storage,
             data: data.to_owned(),
             draining: AtomicBool::new(false),
             gate: Arc::clone(&plan.edge.gate),
             tls: plan.tls.clone(),
-            strangers: StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.wall)),
+            strangers: StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.process_clock)),
         }
     }
 
@@ -93,12 +98,12 @@ impl Stage {
     }
 }
 
-impl Host for Stage {
+impl Host for NodeHandle {
     fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>) {
-        self.shards.control(Control::Broadcasts(values));
+        self.shards.control(ControlMessage::Broadcasts(values));
     }
 
-    fn look_around(&self) {
+    fn refresh_connection_count(&self) {
         self.gate.set_held(sum(self.boards(), "conns"));
         self.tls.log_failure();
         self.strangers.look();
@@ -129,7 +134,7 @@ pub(super) fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
     numbers.filter(|(meaning, _)| meaning.name == name).map(|(_, value)| value).sum()
 }
 
-impl Running {
+impl RunningNode {
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
@@ -148,7 +153,7 @@ impl Running {
     /// Waits for a signal. Returns [`Signal::Stop`] at once when this node does not watch signals.
     pub fn wait_for_signal(&self) -> Signal {
         // An error means that no signal can ever arrive.
-        self.island.signals().recv().unwrap_or(Signal::Stop)
+        self.control_plane.signals().recv().unwrap_or(Signal::Stop)
     }
 
     /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys` and `access.*` of this
@@ -156,18 +161,18 @@ impl Running {
     /// listener. Reads the files of `tls.cert`, `tls.key`, `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again.
     /// Takes `strangers.exempt`, and the numbers of the limits of `strangers.*` that are on and stay on. Sessions,
     /// requests under way, handshakes and connections go on. With `acme.agree`, orders that failed are tried again.
-    /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the island.
+    /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the control plane.
     ///
     /// # Errors
-    /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then all stays what it was.
-    /// [`Fault::Shards`] when a shard does not answer.
-    pub fn reload(&self, config: &Config) -> Result<(), Fault> {
+    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`]; then all stays what it
+    /// was. [`NodeError::Shards`] when a shard does not answer.
+    pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
-        keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
+        keys.check().map_err(|error| NodeError::Edge(error.to_string()))?;
         let trust = cluster::trust(config)?;
         if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
-            return Err(Fault::Edge(OPEN_TO_ALL.to_owned()));
+            return Err(NodeError::Edge(OPEN_TO_ALL.to_owned()));
         }
         self.stage.tls.reload(config, &known)?;
         self.stage.tls.order_again();
@@ -177,7 +182,7 @@ impl Running {
             cluster.renew(keys.clone(), trust);
         }
         let (took, taken) = mpsc::channel();
-        self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {
+        self.stage.shards.control(ControlMessage::Edge(Arc::new(move |edge: &mut PushEdge| {
             // Invariant: these keys were checked above.
             edge.rekey(&keys).expect("keys that were checked are taken");
             edge.set_rules(&rules);
@@ -186,7 +191,7 @@ impl Running {
         })));
         for _ in self.stage.boards() {
             taken.recv_timeout(RELOAD_TIME_MAX).map_err(|_| {
-                Fault::Shards("a shard is too busy to take the new keys now; it takes them when it can".to_owned())
+                NodeError::Shards("a shard is too busy to take the new keys now; it takes them when it can".to_owned())
             })?;
         }
         Ok(())
@@ -199,9 +204,9 @@ impl Running {
     /// ledgers keep what is left.
     ///
     /// # Errors
-    /// [`Fault::Ledger`] when the logs cannot be read afterwards.
-    pub fn stop(self) -> Result<Stopped, Fault> {
-        let Running { island, stage, shards, storage, data, drain, mut manager, cluster, log, .. } = self;
+    /// [`NodeError::Ledger`] when the logs cannot be read afterwards.
+    pub fn stop(self) -> Result<StopOutcome, NodeError> {
+        let RunningNode { control_plane, stage, shards, storage, data, drain, mut manager, cluster, log, .. } = self;
         stage.announce_stop();
         let drain_rate = drain.rate;
         let sessions = sum(stage.boards(), "conns");
@@ -212,13 +217,13 @@ impl Running {
         let seconds = fullest.unwrap_or(0) * u64::from(shard_count) / u64::from(drain_rate);
         let within = DRAIN_TIME_MIN + Duration::from_secs(seconds);
         manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
-        linger(&island, &mut manager, drain.delay);
+        linger(&control_plane, &mut manager, drain.delay);
         shards.drain(drain_rate, within);
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
             // Shards always end within that time, so the loop ends.
             manager.still_stopping();
-            match island.signals().recv_timeout(DRAIN_LOOK) {
+            match control_plane.signals().recv_timeout(DRAIN_LOOK) {
                 Ok(Signal::Stop) => {
                     tracing::warn!("drain aborted by second signal; unsaved messages stay in the ledger");
                     stage.shards.drain(u32::MAX, Duration::ZERO);
@@ -238,31 +243,31 @@ impl Running {
         drop(log);
         manager.ask_for(CLOSE_TIME);
         if let Some(cluster) = cluster {
-            cluster.leave();
+            cluster.retire_boot();
         }
-        drop(island);
+        drop(control_plane);
         drop(stage);
         // The shards held the other references.
         if let Some(storage) = Arc::into_inner(storage) {
             storage.close();
         }
         if drained {
-            return Ok(Stopped::InOrder);
+            return Ok(StopOutcome::InOrder);
         }
-        let left = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+        let left = ledger::replay(&data.ledger()).map_err(|error| NodeError::Ledger(error.to_string()))?;
         Ok(match left.messages.len() {
-            0 => Stopped::InOrder,
-            messages => Stopped::LedgerLeft { messages },
+            0 => StopOutcome::InOrder,
+            messages => StopOutcome::LedgerLeft { messages },
         })
     }
 }
 
 /// Waits for `delay`, or for a signal to stop.
-fn linger(island: &Island, manager: &mut Manager, delay: Duration) {
+fn linger(control_plane: &ControlPlane, manager: &mut ServiceManager, delay: Duration) {
     let until = Instant::now() + delay;
     while Instant::now() < until {
         manager.still_stopping();
-        match island.signals().recv_timeout(DRAIN_LOOK) {
+        match control_plane.signals().recv_timeout(DRAIN_LOOK) {
             Ok(Signal::Stop) => return tracing::info!("drain delay cut short by a signal"),
             Ok(Signal::Reload) => tracing::info!("reload ignored during the drain"),
             Ok(Signal::Over) | Err(RecvTimeoutError::Timeout) => {}

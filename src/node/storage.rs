@@ -8,15 +8,15 @@ use machine::ids::Clock;
 use machine::message::Message;
 use machine::stats::Board;
 use shards::ports::Store;
-use shards::wall::Wall;
-use store::embedded::{Copied, Embedded, Options, StoreFault};
-use store::latencies::Latencies;
+use shards::process_clock::ProcessClock;
+use store::embedded::{Copied, Embedded, Options, StoreOpenError};
+use store::latencies::LatencyHistograms;
 use store::model::Model;
-use store::nodes::Nodes;
-use store::scylla::{Scylla, Surroundings};
+use store::nodes::NodeTable;
+use store::scylla::{ConnectOptions, Scylla};
 use store::transfer::Transfer;
 
-use super::fault::Fault;
+use super::error::NodeError;
 use crate::config::{self, Config, StoreKind};
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
@@ -33,25 +33,30 @@ impl Storage {
     /// Opens the configured backend. `wall` is the clock of the process.
     ///
     /// # Errors
-    /// [`Fault::Store`], [`Fault::DiskFull`], and of a database [`Fault::StoreAway`] and [`Fault::StoreRefused`].
-    pub(super) fn open(config: &Config, dir: &Path, wall: &Arc<Wall>) -> Result<Storage, Fault> {
+    /// [`NodeError::Store`], [`NodeError::DiskFull`], and of a database [`NodeError::StoreAway`] and
+    /// [`NodeError::StoreRefused`].
+    pub(super) fn open(config: &Config, dir: &Path, process_clock: &Arc<ProcessClock>) -> Result<Storage, NodeError> {
         let store = &config.store;
         let bytes_max = if store.max_bytes == 0 { u64::MAX } else { store.max_bytes };
         Ok(match store.kind {
             StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
             StoreKind::Scylla => {
-                let surroundings = Surroundings { wall: Arc::clone(wall) };
+                let surroundings = ConnectOptions { process_clock: Arc::clone(process_clock) };
                 let (options, faults) = (&store.scylla, config::shared_store_faults(config));
                 let opened = Scylla::open(options, store.max_skew, faults, surroundings);
-                Storage::Scylla(opened.map_err(Fault::of_database)?)
+                Storage::Scylla(opened.map_err(NodeError::of_database)?)
             }
             StoreKind::Embedded => {
-                let options =
-                    Options { cache_bytes: store.cache, bytes_max, wall: Arc::clone(wall), ..Options::default() };
+                let options = Options {
+                    cache_bytes: store.cache,
+                    bytes_max,
+                    process_clock: Arc::clone(process_clock),
+                    ..Options::default()
+                };
                 let store = Embedded::open(dir, options);
-                let refused = |fault: StoreFault| {
+                let refused = |fault: StoreOpenError| {
                     let why = fault.to_string();
-                    if fault.is_full() { Fault::DiskFull(why) } else { Fault::Store(why) }
+                    if fault.is_full() { NodeError::DiskFull(why) } else { NodeError::Store(why) }
                 };
                 Storage::Embedded(store.map_err(refused)?)
             }
@@ -71,10 +76,10 @@ impl Storage {
     /// URLs. The keys of a shared store are in the configuration.
     ///
     /// # Errors
-    /// [`Fault::Store`].
-    pub(super) fn has_users_of_its_own(&self) -> Result<bool, Fault> {
+    /// [`NodeError::Store`].
+    pub(super) fn has_users_of_its_own(&self) -> Result<bool, NodeError> {
         match self {
-            Storage::Embedded(store) => store.has_users().map_err(|fault| Fault::Store(fault.to_string())),
+            Storage::Embedded(store) => store.has_users().map_err(|fault| NodeError::Store(fault.to_string())),
             Storage::Memory(_) | Storage::Scylla(_) => Ok(false),
         }
     }
@@ -98,7 +103,7 @@ impl Storage {
     }
 
     /// Returns the durations of statements, if the backend has statements.
-    pub(super) fn latencies(&self) -> Option<Arc<Latencies>> {
+    pub(super) fn latencies(&self) -> Option<Arc<LatencyHistograms>> {
         match self {
             Storage::Embedded(_) | Storage::Memory(_) => None,
             Storage::Scylla(store) => Some(store.latencies()),
@@ -106,7 +111,7 @@ impl Storage {
     }
 
     /// Returns the table of nodes of a shared store.
-    pub(super) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
+    pub(super) fn nodes(&self) -> Option<Arc<dyn NodeTable>> {
         match self {
             Storage::Embedded(_) | Storage::Memory(_) => None,
             Storage::Scylla(store) => Some(store.nodes()),
@@ -116,12 +121,12 @@ impl Storage {
     /// Saves the messages that ledgers kept over a restart. The saved ones are durable when it returns.
     ///
     /// # Errors
-    /// [`Fault::Replay`] when a message could not be saved; the logs must stay.
-    pub(super) fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), Fault> {
+    /// [`NodeError::Replay`] when a message could not be saved; the logs must stay.
+    pub(super) fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), NodeError> {
         let of = messages.len();
         let lost = |unsaved: usize, reason: String| {
             tracing::error!(unsaved, total = of, reason, "ledger messages not saved");
-            Fault::Replay { unsaved, of, reason }
+            NodeError::Replay { unsaved, of, reason }
         };
         match self {
             Storage::Embedded(store) => {
@@ -145,25 +150,27 @@ impl Storage {
     /// Copies the store as it is now to a new directory, while it stays in use.
     ///
     /// # Errors
-    /// [`Fault::Store`], and [`Fault::Backup`] for a store that keeps nothing.
-    pub(super) fn backup(&self, dest: &Path) -> Result<Copied, Fault> {
+    /// [`NodeError::Store`], and [`NodeError::Backup`] for a store that keeps nothing.
+    pub(super) fn backup(&self, dest: &Path) -> Result<Copied, NodeError> {
         match self {
-            Storage::Embedded(store) => store.backup(dest).map_err(|fault| Fault::Store(fault.to_string())),
-            Storage::Scylla(_) => Err(Fault::Backup("store.kind = scylla is backed up with the tools of the database")),
-            Storage::Memory(_) => Err(Fault::Backup("store.kind = memory keeps nothing that could be backed up")),
+            Storage::Embedded(store) => store.backup(dest).map_err(|fault| NodeError::Store(fault.to_string())),
+            Storage::Scylla(_) => {
+                Err(NodeError::Backup("store.kind = scylla is backed up with the tools of the database"))
+            }
+            Storage::Memory(_) => Err(NodeError::Backup("store.kind = memory keeps nothing that could be backed up")),
         }
     }
 
     /// Returns access to whole users.
     ///
     /// # Errors
-    /// [`Fault::Transfer`] for a store that keeps nothing.
-    pub(super) fn transfer(&self) -> Result<Box<dyn Transfer + '_>, Fault> {
+    /// [`NodeError::Transfer`] for a store that keeps nothing.
+    pub(super) fn transfer(&self) -> Result<Box<dyn Transfer + '_>, NodeError> {
         match self {
             Storage::Embedded(store) => Ok(store.transfer()),
             Storage::Scylla(store) => Ok(store.transfer()),
             Storage::Memory(_) => {
-                Err(Fault::Transfer("store.kind = memory keeps nothing: set one that does".to_owned()))
+                Err(NodeError::Transfer("store.kind = memory keeps nothing: set one that does".to_owned()))
             }
         }
     }

@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
+use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, Proxies};
 use shards::ring::ProbeError;
 use shards::strangers::{Cause, Refusals, Strangers};
-use shards::wall::Wall;
 
-use super::fault::Fault;
+use super::error::NodeError;
 use crate::config::Config;
 
 /// Returns the rules about the addresses of callers. `tells_peers` checks the kernel, if a rule needs addresses.
@@ -21,17 +21,17 @@ pub(super) fn rules(
     config: &Config,
     shards: u16,
     tells_peers: fn() -> Result<bool, ProbeError>,
-) -> Result<CallerRules, Fault> {
+) -> Result<CallerRules, NodeError> {
     let strangers = Arc::new(Strangers::new(config.stranger_limits(), shards));
     let proxy = &config.proxy;
     let proxies =
         Proxies { trusted: proxy.trusted.clone().into(), protocol: proxy.protocol, header: proxy.header.is_some() };
     let rules = CallerRules { strangers, proxies };
-    if !rules.need_addresses() || tells_peers().map_err(|error| Fault::Kernel(error.to_string()))? {
+    if !rules.need_addresses() || tells_peers().map_err(|error| NodeError::Kernel(error.to_string()))? {
         return Ok(rules);
     }
     if config.strangers.are_set() || rules.proxies.protocol || rules.proxies.header {
-        return Err(Fault::Kernel(NOT_TOLD.to_owned()));
+        return Err(NodeError::Kernel(NOT_TOLD.to_owned()));
     }
     tracing::warn!("kernel does not tell the addresses of callers: strangers.* stays off; run on Linux 6.7 or newer");
     Ok(CallerRules::default())
@@ -43,17 +43,17 @@ const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, whic
 /// The limits of a node, and the time of the last log line about each.
 pub(super) struct StrangerWatch {
     strangers: Arc<Strangers>,
-    wall: Arc<Wall>,
+    process_clock: Arc<ProcessClock>,
     /// In the order of [`Cause::all`].
     logged: Mutex<[Option<Instant>; 7]>,
 }
 
 /// Least interval between two lines about one cause.
-const LOG_INTERVAL: Span = Span::from_secs(60);
+const LOG_INTERVAL: TimeSpan = TimeSpan::from_secs(60);
 
 impl StrangerWatch {
-    pub fn new(strangers: Arc<Strangers>, wall: Arc<Wall>) -> StrangerWatch {
-        StrangerWatch { strangers, wall, logged: Mutex::default() }
+    pub fn new(strangers: Arc<Strangers>, process_clock: Arc<ProcessClock>) -> StrangerWatch {
+        StrangerWatch { strangers, process_clock, logged: Mutex::default() }
     }
 
     /// Takes `strangers.*` of this configuration. A limit that it switches on or off stays, because connections that
@@ -68,7 +68,7 @@ impl StrangerWatch {
     /// Forgets some of the addresses that hold nothing, and logs refusals: for each limit and each rule of access the
     /// first one and then at most one line a minute. Called about once a second.
     pub fn look(&self) {
-        let now = self.wall.now().mono;
+        let now = self.process_clock.now().mono;
         self.strangers.age(now);
         for (cause, Refusals { count: refused, network }) in self.take_due(now) {
             // The network of the last of them, and never its whole address.
@@ -117,11 +117,11 @@ mod tests {
     }
 
     fn watch(limits: StrangerLimits) -> StrangerWatch {
-        StrangerWatch::new(Arc::new(Strangers::new(limits, 1)), Arc::new(Wall::start()))
+        StrangerWatch::new(Arc::new(Strangers::new(limits, 1)), Arc::new(ProcessClock::start()))
     }
 
     fn at(seconds: u64) -> Instant {
-        Instant(0).after(Span::from_secs(seconds))
+        Instant(0).after(TimeSpan::from_secs(seconds))
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             &[trusted, "proxy.protocol=on"],
             &[trusted, "proxy.header=forwarded"],
         ] {
-            let Err(Fault::Kernel(text)) = rules(&config(settings), 1, older) else { panic!("{settings:?}") };
+            let Err(NodeError::Kernel(text)) = rules(&config(settings), 1, older) else { panic!("{settings:?}") };
             assert!(text.contains("strangers.*") && text.contains("Linux 6.7"), "{text}");
         }
         // The defaults of a public server are no wish of its operator.

@@ -23,7 +23,7 @@ use shards::ledger::Log;
 use super::*;
 use crate::client::agent::{Agent, Received, channel_id};
 use crate::config::Sources;
-use crate::island::tests::fake;
+use crate::control_plane::tests::fake;
 use crate::status;
 
 /// Longer than anything takes that goes well.
@@ -49,8 +49,8 @@ fn config(dir: &Path, sets: &[&str]) -> Config {
 }
 
 fn refusal(config: &Config) -> (String, u8) {
-    let surroundings = Surroundings { address_patience: Duration::ZERO, ..Surroundings::default() };
-    let fault = start_in(config, surroundings).err().expect("must be refused");
+    let surroundings = Environment { address_patience: Duration::ZERO, ..Environment::default() };
+    let fault = start_with(config, surroundings).err().expect("must be refused");
     let sentence = fault.to_string();
     assert!(!sentence.contains('\n'), "one sentence: {sentence}");
     (sentence, fault.status())
@@ -77,13 +77,13 @@ fn hear(agent: &mut Agent) -> Value {
     }
 }
 
-fn hello(running: &Running, uaid: &str) -> (Agent, String) {
+fn hello(running: &RunningNode, uaid: &str) -> (Agent, String) {
     let mut agent = Agent::connect(running.addresses().websocket[0]).unwrap();
     let uaid = agent.hello(Some(uaid)).unwrap();
     (agent, uaid)
 }
 
-fn post(endpoint: &str, running: &Running) -> String {
+fn post(endpoint: &str, running: &RunningNode) -> String {
     let path = endpoint.strip_prefix(&running.addresses().endpoint_url).expect("an endpoint of this node");
     let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nttl: 60\r\ncontent-encoding: aes128gcm\r\n");
     ask(running.addresses().endpoint[0], &format!("{head}connection: close\r\ncontent-length: 4\r\n\r\nbody"))
@@ -105,7 +105,7 @@ fn what_is_unacked_at_a_stop_comes_after_the_next_start_with_other_shards() {
     let stopping = std::thread::spawn(move || first.stop().unwrap());
     assert_eq!(socket.receive(PATIENCE).unwrap(), Received::Close(1001), "it is told to go away");
     drop(socket);
-    assert_eq!(stopping.join().unwrap(), Stopped::InOrder);
+    assert_eq!(stopping.join().unwrap(), StopOutcome::InOrder);
 
     let second = start(&config(dir.path(), &["shards.count=3"])).unwrap();
     let (mut socket, again) = hello(&second, &uaid);
@@ -377,7 +377,7 @@ fn an_address_that_becomes_free_is_waited_for() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = other.local_addr().unwrap();
     let config = config(dir.path(), &[&format!("websocket.listen={taken}")]);
-    let starting = std::thread::spawn(move || start(&config).map(Running::stop));
+    let starting = std::thread::spawn(move || start(&config).map(RunningNode::stop));
     std::thread::sleep(Duration::from_millis(100));
     drop(other);
     starting.join().unwrap().unwrap().unwrap();
@@ -431,8 +431,8 @@ fn a_corrupt_ledger_is_refused_with_its_file() {
 #[test]
 fn a_kernel_without_io_uring_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let surroundings = Surroundings { probe: || Err(ProbeError::Forbidden), ..Surroundings::default() };
-    let fault = start_in(&config(dir.path(), &[]), surroundings).err().expect("must be refused");
+    let surroundings = Environment { probe: || Err(ProbeError::Forbidden), ..Environment::default() };
+    let fault = start_with(&config(dir.path(), &[]), surroundings).err().expect("must be refused");
     assert!(fault.to_string().starts_with("io_uring is forbidden here: set sysctl kernel.io_uring_disabled=0"));
     assert_eq!(fault.status(), status::UNAVAILABLE);
     assert!(!dir.path().join("lock").exists(), "nothing was touched");

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use shards::ledger;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 use store::transfer::{Transfer, TransferFault};
 
 use super::data_dir::DataDir;
-use super::fault::Fault;
+use super::error::NodeError;
 use super::storage::Storage;
 use crate::config::{Config, StoreKind};
 
@@ -15,12 +15,13 @@ use crate::config::{Config, StoreKind};
 /// processes can use a shared store.
 ///
 /// # Errors
-/// [`Fault::InUse`] when a server has the directory, [`Fault::DataDir`], [`Fault::Store`], and those of `task`.
+/// [`NodeError::InUse`] when a server has the directory, [`NodeError::DataDir`], [`NodeError::Store`], and those of
+/// `task`.
 pub fn with_store<T>(
     config: &Config,
     task: impl FnOnce(&mut dyn Transfer) -> Result<T, TransferFault>,
-) -> Result<T, Fault> {
-    let opened = Opened::open(config)?;
+) -> Result<T, NodeError> {
+    let opened = OpenStore::open(config)?;
     let done = opened.storage.transfer().and_then(|mut store| task(&mut *store).map_err(failed));
     opened.storage.close();
     done
@@ -30,12 +31,12 @@ pub fn with_store<T>(
 /// it, as the next start of its server would do; `task` gets their number.
 ///
 /// # Errors
-/// As [`with_store`], [`Fault::Ledger`] and [`Fault::Replay`].
+/// As [`with_store`], [`NodeError::Ledger`] and [`NodeError::Replay`].
 pub fn with_source<T>(
     config: &Config,
     task: impl FnOnce(usize, &mut dyn Transfer) -> Result<T, TransferFault>,
-) -> Result<T, Fault> {
-    let opened = Opened::open(config)?;
+) -> Result<T, NodeError> {
+    let opened = OpenStore::open(config)?;
     let saved = opened.save_ledgers()?;
     let done = opened.storage.transfer().and_then(|mut store| task(saved, &mut *store).map_err(failed));
     opened.storage.close();
@@ -50,9 +51,9 @@ pub fn with_stores<T>(
     from: &Config,
     to: &Config,
     task: impl FnOnce(usize, &mut dyn Transfer, &mut dyn Transfer) -> Result<T, TransferFault>,
-) -> Result<T, Fault> {
-    let source = Opened::open(from)?;
-    let target = Opened::open(to)?;
+) -> Result<T, NodeError> {
+    let source = OpenStore::open(from)?;
+    let target = OpenStore::open(to)?;
     let saved = source.save_ledgers()?;
     let both = source.storage.transfer().and_then(|from| Ok((from, target.storage.transfer()?)));
     let done = both.and_then(|(mut from, mut to)| task(saved, &mut *from, &mut *to).map_err(failed));
@@ -61,33 +62,33 @@ pub fn with_stores<T>(
     done
 }
 
-fn failed(fault: TransferFault) -> Fault {
-    Fault::Transfer(fault.to_string())
+fn failed(fault: TransferFault) -> NodeError {
+    NodeError::Transfer(fault.to_string())
 }
 
 /// A store and, for an embedded one, its locked data directory.
-struct Opened {
+struct OpenStore {
     data: Option<DataDir>,
     storage: Storage,
 }
 
-impl Opened {
-    fn open(config: &Config) -> Result<Opened, Fault> {
+impl OpenStore {
+    fn open(config: &Config) -> Result<OpenStore, NodeError> {
         let data = match config.store.kind {
             StoreKind::Embedded => Some(DataDir::open(&config.data_dir)?),
             StoreKind::Memory | StoreKind::Scylla => None,
         };
         let dir = data.as_ref().map_or_else(|| config.data_dir.join("store"), DataDir::store);
-        Ok(Opened { storage: Storage::open(config, &dir, &Arc::new(Wall::start()))?, data })
+        Ok(OpenStore { storage: Storage::open(config, &dir, &Arc::new(ProcessClock::start()))?, data })
     }
 
     /// Saves the messages in the ledgers beside the store to it, and returns their number.
-    fn save_ledgers(&self) -> Result<usize, Fault> {
+    fn save_ledgers(&self) -> Result<usize, NodeError> {
         let Some(data) = &self.data else { return Ok(0) };
-        let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+        let replay = ledger::replay(&data.ledger()).map_err(|error| NodeError::Ledger(error.to_string()))?;
         self.storage.save_all(&replay.messages)?;
         let saved = replay.messages.len();
-        replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
+        replay.discard().map_err(|error| NodeError::Ledger(error.to_string()))?;
         Ok(saved)
     }
 }

@@ -187,7 +187,7 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
         }),
     );
     // A number on no board is named in the code that shows it.
-    let shown = tree.rust().filter(|f| f.path.starts_with("src/island/metrics") && !tree.is_test(f));
+    let shown = tree.rust().filter(|f| f.path.starts_with("src/control_plane/metrics") && !tree.is_test(f));
     let shown = shown
         .flat_map(|f| ["encode_descriptor(", "gauge(", "labelled("].map(|call| first_texts(&f.text, call)))
         .flatten();

@@ -81,7 +81,7 @@ const TABLE: &[Row] = &[
         files: &["src/edge/"],
         refused: &[
             "store",
-            "murre::island",
+            "murre::control_plane",
             "murre::node",
             "murre::commands",
             "shards::ring",
@@ -104,7 +104,7 @@ const TABLE: &[Row] = &[
         except: &[],
     },
     Row {
-        files: &["src/edge/", "src/island/", "src/config/", "src/client/"],
+        files: &["src/edge/", "src/control_plane/", "src/config/", "src/client/"],
         refused: &["murre::commands", "murre::node"],
         except: &[],
     },
@@ -341,7 +341,7 @@ fn absolute(file: &str, path: &str) -> String {
     module.join("::")
 }
 
-/// `src/edge/http.rs` -> `murre, edge, http`; `src/protocol/src/wire/push.rs` -> `protocol, wire, push`.
+/// `src/edge/http.rs` -> `murre, edge, http`; `src/protocol/src/wire/client_message.rs` -> `protocol, wire, push`.
 fn module_of(file: &str) -> Vec<String> {
     let (root, rest) = match file.rsplit_once("src/") {
         Some(("", rest)) => ("murre", rest),
@@ -374,11 +374,11 @@ fn every_row_of_the_table_refuses_what_it_lists() {
 #[test]
 fn neither_braces_nor_super_nor_an_inline_path_hides_an_edge() {
     let complaints = |path: &str, text: &str| table(&Tree::of(&[(path, text)])).len();
-    assert_eq!(complaints("src/edge/a.rs", "use crate::{\n    island::{self, acme},\n    config,\n};\n"), 2);
+    assert_eq!(complaints("src/edge/a.rs", "use crate::{\n    control_plane::{self, acme},\n    config,\n};\n"), 2);
     assert_eq!(complaints("shards/machine/src/shard/a.rs", "use std::{fs, sync::Mutex};\n"), 2);
     assert_eq!(complaints("shards/machine/src/shard/a.rs", "fn f() {\n    let a = std::time::Instant::now();\n}\n"), 1);
     assert_eq!(complaints("shards/machine/src/shard/a.rs", "use crate::time::Instant;\nuse std::sync::Arc;\n"), 0);
-    assert_eq!(complaints("src/edge/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::island;\n}\n"), 0);
+    assert_eq!(complaints("src/edge/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::control_plane;\n}\n"), 0);
 }
 
 #[test]

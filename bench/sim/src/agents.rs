@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use machine::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::Urgency;
-use machine::simple::{Mode, WakeData};
+use machine::simplepush::{Mode, WakeData};
 use machine::{
     AckUpdate, AckVersion, AgentCommand, BroadcastVersion, CloseReason, Command, Hello, RelayCommand, SessionCommand,
 };

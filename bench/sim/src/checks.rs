@@ -3,7 +3,7 @@
 use machine::ids::{Chid, Stamp, Uaid};
 use machine::limits;
 use machine::message::Message;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::{AckUpdate, AckVersion, AgentCommand, Hello, SessionCommand};
 
 use crate::oracle::Post;

@@ -3,13 +3,13 @@
 //! These follow a script: everything that can happen does, in rounds, while some shards stand still.
 
 use machine::ids::{Chid, Uaid};
-use machine::time::Span;
+use machine::time::TimeSpan;
 use machine::{AgentCommand, Hello, Input};
 
 use crate::agents::{Agent, Habit};
 use crate::plan::{Faults, Plan};
 use crate::sockets::{Place, Socket};
-use crate::world::{Happening, Verdict, World};
+use crate::world::{Verdict, World, WorldEvent};
 
 /// The thing of which there are many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +27,8 @@ impl Plan {
         (self.sessions_max, self.socket_frames, self.relays, self.relay_members) = (10_000, usize::MAX, 1, 2_000);
         (self.window, self.topics, self.receipts, self.token_rate) = (16, 0, 0, 0);
         (self.durable, self.reconcile, self.urgencies, self.minimums) = (false, false, false, 0);
-        (self.hello_timeout, self.ping_interval) = (Span::from_secs(5), Span(0));
-        (self.spill_after, self.store_latency) = (Span::from_secs(10), Span(0));
+        (self.hello_timeout, self.ping_interval) = (TimeSpan::from_secs(5), TimeSpan(0));
+        (self.spill_after, self.store_latency) = (TimeSpan::from_secs(10), TimeSpan(0));
         self.ledger_bytes_max = 4 << 20;
         self.faults = Faults::default();
     }
@@ -120,13 +120,13 @@ impl World {
         loop {
             let enabled = self.enabled();
             let mut over = true;
-            for next in enabled.into_iter().filter(|next| !matches!(next, Happening::Receive(_))) {
+            for next in enabled.into_iter().filter(|next| !matches!(next, WorldEvent::Receive(_))) {
                 self.now += 1_000;
                 over = false;
                 match next {
                     // Its index may be another's by now.
-                    Happening::Descriptor(_) => {}
-                    Happening::Mail(to, lane) => {
+                    WorldEvent::Descriptor(_) => {}
+                    WorldEvent::Mail(to, lane) => {
                         for _ in 0..self.lanes[to][lane as usize].len() {
                             self.happen(next)?;
                         }
@@ -136,7 +136,7 @@ impl World {
             }
             while let Some(index) = (0..self.moves.len()).rfind(|index| self.awake(self.moves[*index].to)) {
                 over = false;
-                self.happen(Happening::Descriptor(index))?;
+                self.happen(WorldEvent::Descriptor(index))?;
             }
             if over {
                 return Ok(());

@@ -119,10 +119,10 @@ impl World {
             }
             Request::MemberEvent(event) => {
                 self.marks.hit("mail: member event");
-                if let MemberEvent::Say { event, .. } = &**event {
+                if let MemberEvent::Emit { event, .. } = &**event {
                     self.handed_by_session(event, true)?;
                 }
-                (to, event.seat().relay.home())
+                (to, event.vconn().relay.home())
             }
             _ => return Ok(()),
         };

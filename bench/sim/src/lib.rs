@@ -3,11 +3,11 @@
 //!
 //! The world plays the loop's side of the contract (effects in order, a command only when the connection is
 //! ready) and an oracle watches the promises of ARCHITECTURE.md 5. Equal seeds give equal traces; a failure prints the
-//! command that replays it. Read in this order: `plan`, `world`, `effects`, `oracle`, `checks`, `calm`.
+//! command that replays it. Read in this order: `plan`, `world`, `effects`, `oracle`, `checks`, `quiesce`.
 
 mod agents;
 mod bodies;
-mod calm;
+mod quiesce;
 mod checks;
 mod clocks;
 mod cluster;
@@ -16,13 +16,13 @@ mod effects;
 mod faults;
 mod held;
 mod ledgers;
-mod marks;
+mod coverage;
 mod memory;
 mod minimums;
 mod nodes;
 mod oracle;
 mod plan;
-mod posters;
+mod app_servers;
 mod process;
 mod receipts;
 mod relays;
@@ -35,6 +35,6 @@ mod trace;
 mod tries;
 mod world;
 
-pub use marks::Marks;
+pub use coverage::CoverageMarks;
 pub use run::{Failure, Options, Report, run, run_seed};
 pub use trace::Trace;

@@ -1,10 +1,10 @@
 //! Minimum urgencies of user agents (docs/decisions/0029-urgency.md): a message below the minimum is held, which is no
 //! loss, and nothing below it is sent while the user agent is quiet. What a lower minimum releases comes in its order
-//! (`World::sent`), and all of it comes in the end (`World::calm_down`).
+//! (`World::sent`), and all of it comes in the end (`World::quiesce`).
 
 use machine::ids::Uaid;
 use machine::message::{Message, Urgency};
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 
 use crate::sockets::SocketId;
 use crate::world::{Verdict, World};

@@ -6,8 +6,8 @@ use machine::ids::{Clock, Origin, Stamp, Uaid};
 use machine::message::{Message, Urgency};
 use machine::{Mail, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Request, StoreOp};
 
+use crate::app_servers::Pending;
 use crate::oracle::Post;
-use crate::posters::Pending;
 use crate::world::{Verdict, World};
 
 impl World {

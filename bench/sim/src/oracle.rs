@@ -6,7 +6,7 @@ use std::sync::Arc;
 use machine::ids::{Chid, Clock, Stamp, Uaid};
 use machine::message::{Message, Rank, Topic, Urgency};
 use machine::model::Model;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::{Disposition, RowKey};
 
 use crate::sockets::SocketId;

@@ -2,7 +2,7 @@
 //!
 //! Every fault is off in about half of all seeds, so that rare ones are not always drowned by loud ones.
 
-use machine::time::Span;
+use machine::time::TimeSpan;
 
 use crate::crowd::Crowd;
 use crate::ledgers::LOG_BYTES_MIN;
@@ -31,15 +31,15 @@ pub(crate) struct Plan {
     /// `delivery.durable`.
     pub(crate) durable: bool,
     /// `delivery.spill_after`.
-    pub(crate) spill_after: Span,
+    pub(crate) spill_after: TimeSpan,
     /// `delivery.retry_after`.
-    pub(crate) retry_after: Span,
+    pub(crate) retry_after: TimeSpan,
     /// `websocket.hello_timeout`.
-    pub(crate) hello_timeout: Span,
+    pub(crate) hello_timeout: TimeSpan,
     /// `websocket.auto_ping_interval`.
-    pub(crate) ping_interval: Span,
+    pub(crate) ping_interval: TimeSpan,
     /// `websocket.auto_ping_timeout`.
-    pub(crate) pong_timeout: Span,
+    pub(crate) pong_timeout: TimeSpan,
     /// WebSockets per shard.
     pub(crate) sessions_max: u32,
     /// Bytes of live ledger records per shard.
@@ -53,7 +53,7 @@ pub(crate) struct Plan {
     /// Chance that a user agent which acts names a minimum urgency.
     pub(crate) minimums: u64,
     /// `delivery.release_on_activity`.
-    pub(crate) release_on_activity: Span,
+    pub(crate) release_on_activity: TimeSpan,
     /// Topics in use; 0 is none.
     pub(crate) topics: u64,
     /// Chance that a POST has TTL 0.
@@ -70,7 +70,7 @@ pub(crate) struct Plan {
     /// Share of user agents that speak SimplePush.
     pub(crate) simple: u64,
     /// `simplepush.wake_timeout`.
-    pub(crate) wake_timeout: Span,
+    pub(crate) wake_timeout: TimeSpan,
     /// `hello.reconcile`.
     pub(crate) reconcile: bool,
     /// `delivery.msg_limit`.
@@ -84,7 +84,7 @@ pub(crate) struct Plan {
     /// Chance that a request is another node's.
     pub(crate) nodes: u64,
     /// The least time that storage takes for anything.
-    pub(crate) store_latency: Span,
+    pub(crate) store_latency: TimeSpan,
     /// True if storage is full when the faults are over.
     pub(crate) ends_full: bool,
     /// A shard that does everything late.
@@ -158,11 +158,11 @@ impl Plan {
             channels: rng.between(1, 4) as usize,
             window: rng.pick(&[1, 1, 2, 3, 4, 8, 16, 128]),
             durable: rng.permille(250),
-            spill_after: Span::from_ms(rng.pick(&[500, 3_000, 10_000])),
-            retry_after: Span::from_secs(rng.pick(&[20, 60])),
-            hello_timeout: Span::from_ms(rng.pick(&[1_000, 5_000])),
-            ping_interval: Span::from_secs(rng.pick(&[0, 20, 300])),
-            pong_timeout: Span::from_secs(4),
+            spill_after: TimeSpan::from_ms(rng.pick(&[500, 3_000, 10_000])),
+            retry_after: TimeSpan::from_secs(rng.pick(&[20, 60])),
+            hello_timeout: TimeSpan::from_ms(rng.pick(&[1_000, 5_000])),
+            ping_interval: TimeSpan::from_secs(rng.pick(&[0, 20, 300])),
+            pong_timeout: TimeSpan::from_secs(4),
             sessions_max: rng.pick(&[2, 6, 1_000, 1_000]) as u32,
             ledger_bytes_max: rng.pick(&[600, 2_000, 10 << 10, 40 << 10]),
             log_bytes: 0,
@@ -176,13 +176,13 @@ impl Plan {
             members: rng.pick(&[300, 700]),
             relay_members: rng.pick(&[2, 8, 8]) as u16,
             simple: rng.pick(&[0, 0, 200, 600]),
-            wake_timeout: Span::from_secs(rng.pick(&[0, 30])),
+            wake_timeout: TimeSpan::from_secs(rng.pick(&[0, 30])),
             reconcile: rng.permille(200),
             msg_limit: rng.pick(&[0, 0, 0, 0, 4, 20]) as u32,
             slow_clients: rng.pick(&[0, 0, 300, 800]),
             token_rate: rng.pick(&[0, 0, 1]) as u32,
             nodes: rng.pick(&[0, 0, 100, 300]),
-            store_latency: Span::from_ms(rng.pick(&[0, 0, 0, 300, 2_000])),
+            store_latency: TimeSpan::from_ms(rng.pick(&[0, 0, 0, 300, 2_000])),
             ends_full: rng.permille(300),
             slow_shard: rng.index(24),
             short_pages: rng.permille(300),
@@ -191,7 +191,7 @@ impl Plan {
             faults: Faults::draw(rng),
             attempts_max: rng.pick(&[0, 3, 3, 5, 10]) as u8,
             minimums: rng.pick(&[0, 0, 0, 60, 150]),
-            release_on_activity: Span::from_secs(rng.pick(&[0, 0, 2, 20])),
+            release_on_activity: TimeSpan::from_secs(rng.pick(&[0, 0, 2, 20])),
         };
         plan.urgencies |= plan.minimums > 0;
         if let Some(crowd) = plan.crowd {
@@ -217,8 +217,8 @@ impl Plan {
         (self.relays, self.minimums) = (0, 0);
         (self.sessions_max, self.socket_frames, self.acking, self.slow_shard) = (1_000, 100, 1_000, usize::MAX);
         self.ledger_bytes_max = 600;
-        (self.ping_interval, self.retry_after) = (Span(0), Span::from_secs(60));
-        self.store_latency = Span::from_secs(2);
+        (self.ping_interval, self.retry_after) = (TimeSpan(0), TimeSpan::from_secs(60));
+        self.store_latency = TimeSpan::from_secs(2);
         self.faults = Faults::default();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use machine::ids::{Clock, Origin, ShardId, Uaid};
 use machine::message::Message;
-use machine::place::Placement;
+use machine::placement::Placement;
 use machine::stats::{Board, Counters};
 use machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, Mail, ShardMachine, StoreOp};
 

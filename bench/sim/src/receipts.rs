@@ -1,10 +1,10 @@
 //! App servers that ask what became of a message: what a receipt says must be true.
 
-use machine::time::{Span, UnixSeconds};
+use machine::time::{TimeSpan, UnixSeconds};
 use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
+use crate::app_servers::Pending;
 use crate::oracle::Channel;
-use crate::posters::Pending;
 use crate::world::{Verdict, World};
 
 impl World {
@@ -17,7 +17,7 @@ impl World {
             return Ok(());
         }
         let post = wanted[self.rng.clients.index(wanted.len())];
-        let wait = Span::from_ms(self.rng.clients.pick(&[0, 500, 5_000, 60_000]));
+        let wait = TimeSpan::from_ms(self.rng.clients.pick(&[0, 500, 5_000, 60_000]));
         let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
         let target = &self.oracle.posts[post];
         let Some(stamp) = target.stamp else { return Ok(()) };

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use machine::place::Placement;
+use machine::placement::Placement;
 
 use crate::agents::Agent;
+use crate::app_servers::AppServer;
 use crate::bodies::Bodies;
 use crate::cluster::{Breakage, Cluster};
-use crate::marks::Marks;
+use crate::coverage::CoverageMarks;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
-use crate::posters::Poster;
 use crate::process::PLACEMENT_KEY;
 use crate::relays::RelayClient;
 use crate::rng::Rng;
@@ -76,7 +76,7 @@ pub struct Report {
     /// Inputs that machines were given, over all seeds.
     pub steps: u64,
     /// Coverage over all seeds that ended well.
-    pub marks: Marks,
+    pub marks: CoverageMarks,
     /// The seeds that did not.
     pub failures: Vec<Failure>,
 }
@@ -144,7 +144,7 @@ fn over(
     (cluster, rare): (bool, bool),
     steps: u64,
     ended: std::thread::Result<Verdict>,
-    (mut recorder, marks): (Recorder, Marks),
+    (mut recorder, marks): (Recorder, CoverageMarks),
 ) -> Result<Trace, Failure> {
     let lines = recorder.take_lines();
     let what = match ended {
@@ -199,12 +199,12 @@ impl World {
             lanes: Vec::new(),
             store: Store::new(sabotage, plan.store_latency.0),
             agents: (0..plan.agents).map(|_| Agent::draw(&plan, &mut people)).collect(),
-            posters: (0..plan.posters).map(|_| Poster::default()).collect(),
+            posters: (0..plan.posters).map(|_| AppServer::default()).collect(),
             relays: (0..plan.relays).map(|_| RelayClient::default()).collect(),
             broadcasts: Vec::new(),
             bodies: Bodies::default(),
             oracle: Oracle::new(plan.attempts_max),
-            marks: Marks::default(),
+            marks: CoverageMarks::default(),
             recorder: Recorder::new(options.lines),
             calm: false,
             stopping: None,
@@ -225,6 +225,6 @@ impl World {
             turns += 1;
             self.turn()?;
         }
-        self.calm_down()
+        self.quiesce()
     }
 }

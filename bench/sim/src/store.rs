@@ -13,7 +13,7 @@ use machine::model::{Model, User};
 use machine::time::UnixSeconds;
 use machine::{StoreError, StoreOp, StoreReply};
 
-use crate::marks::Marks;
+use crate::coverage::CoverageMarks;
 use crate::plan::Faults;
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
@@ -78,7 +78,7 @@ impl Worked {
 }
 
 /// Faults of operations, and lengths of pages.
-pub(crate) struct Weather<'a> {
+pub(crate) struct FaultProfile<'a> {
     pub(crate) faults: &'a Faults,
     /// Pages come shorter than asked for.
     pub(crate) short_pages: bool,
@@ -152,7 +152,13 @@ impl Store {
     }
 
     /// The oldest operation of this UAID takes effect, or fails. Returns what it did.
-    pub(crate) fn work(&mut self, uaid: Uaid, weather: &Weather<'_>, rng: &mut Rng, marks: &mut Marks) -> Worked {
+    pub(crate) fn work(
+        &mut self,
+        uaid: Uaid,
+        weather: &FaultProfile<'_>,
+        rng: &mut Rng,
+        marks: &mut CoverageMarks,
+    ) -> Worked {
         let mut worked = Worked::default();
         let Some(queue) = self.queues.get_mut(&uaid) else { return worked };
         let Some(Submitted { shard, ticket, mut op, .. }) = queue.submitted.pop_front() else { return worked };
@@ -257,7 +263,7 @@ impl Store {
 
     /// The process is gone: of each UAID's open operations some first ones still took effect, and of the
     /// relaxed writes some last ones are lost. Returns what was done.
-    pub(crate) fn kill(&mut self, rng: &mut Rng, marks: &mut Marks) -> Worked {
+    pub(crate) fn kill(&mut self, rng: &mut Rng, marks: &mut CoverageMarks) -> Worked {
         let mut worked = Worked::default();
         for (_, queue) in std::mem::take(&mut self.queues) {
             let landed = rng.index(queue.submitted.len() + 1);

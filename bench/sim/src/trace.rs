@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::marks::Marks;
+use crate::coverage::CoverageMarks;
 
 /// The record of one seed that ended well.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct Trace {
     pub steps: u64,
     /// Hash over every input and every effect, in order. Equal for equal seeds and equal code.
     pub hash: u64,
-    pub marks: Marks,
+    pub marks: CoverageMarks,
     /// One line per event, when `Options::lines` was set: step, milliseconds, shard, what.
     pub lines: Vec<String>,
 }

@@ -2,24 +2,24 @@
 
 use machine::ids::{Clock, ConnId, ShardId, Uaid};
 use machine::limits;
-use machine::place::Placement;
+use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{BroadcastVersion, Effect, EffectQueue, Input, Mail, ShardMachine};
 use shards::mailbox::Lane;
 use std::collections::VecDeque;
 
 use crate::agents::Agent;
+use crate::app_servers::AppServer;
 use crate::bodies::Bodies;
+use crate::coverage::CoverageMarks;
 use crate::ledgers::ShardLog;
-use crate::marks::Marks;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
-use crate::posters::Poster;
 use crate::relays::RelayClient;
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
 use crate::sockets::{Place, Socket, SocketId};
-use crate::store::{Store, Weather, Worked};
+use crate::store::{FaultProfile, Store, Worked};
 use crate::trace::Recorder;
 
 /// Result of a check; its error says in words what went wrong.
@@ -53,12 +53,12 @@ pub(crate) struct World {
     pub(crate) lanes: Vec<[VecDeque<Mail>; 3]>,
     pub(crate) store: Store,
     pub(crate) agents: Vec<Agent>,
-    pub(crate) posters: Vec<Poster>,
+    pub(crate) posters: Vec<AppServer>,
     pub(crate) relays: Vec<RelayClient>,
     pub(crate) broadcasts: Vec<BroadcastVersion>,
     pub(crate) bodies: Bodies,
     pub(crate) oracle: Oracle,
-    pub(crate) marks: Marks,
+    pub(crate) marks: CoverageMarks,
     pub(crate) recorder: Recorder,
     /// Faults are off and every peer behaves.
     pub(crate) calm: bool,
@@ -99,7 +99,7 @@ pub(crate) struct Moving {
 
 /// Something that could happen next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Happening {
+pub(crate) enum WorldEvent {
     Accept(SocketId),
     TellBlocked(SocketId),
     Writable(SocketId),
@@ -125,52 +125,52 @@ impl World {
     }
 
     /// Everything that could happen now.
-    pub(crate) fn enabled(&self) -> Vec<Happening> {
+    pub(crate) fn enabled(&self) -> Vec<WorldEvent> {
         let mut found = Vec::new();
         for (id, socket) in self.sockets.iter().enumerate() {
             self.enabled_of(id, socket, &mut found);
         }
         for (to, lanes) in self.lanes.iter().enumerate().filter(|(to, _)| self.awake(*to)) {
             let waiting = Lane::ALL.into_iter().filter(|lane| !lanes[*lane as usize].is_empty());
-            found.extend(waiting.map(|lane| Happening::Mail(to, lane)));
+            found.extend(waiting.map(|lane| WorldEvent::Mail(to, lane)));
         }
         for (index, moving) in self.moves.iter().enumerate() {
             if self.awake(if moving.fails { moving.source } else { moving.to }) {
-                found.push(Happening::Descriptor(index));
+                found.push(WorldEvent::Descriptor(index));
             }
         }
         if self.now >= self.store.stalled_until {
-            found.extend(self.store.submitted(self.now).map(Happening::StoreWork));
+            found.extend(self.store.submitted(self.now).map(WorldEvent::StoreWork));
         }
         found.extend(
-            self.store.answered().filter(|(_, to)| self.awake(*to)).map(|(uaid, _)| Happening::StoreReply(uaid)),
+            self.store.answered().filter(|(_, to)| self.awake(*to)).map(|(uaid, _)| WorldEvent::StoreReply(uaid)),
         );
         for (index, shard) in self.shards.iter().enumerate() {
             // A loop hears of a refused send in the turn of that send: before its next timeout.
             let due = shard.machine.next_timeout().is_some_and(|at| at.0 <= self.now);
             if due && self.awake(index) && !self.owes_blocked(index) {
-                found.push(Happening::Timeout(index));
+                found.push(WorldEvent::Timeout(index));
             }
         }
         found
     }
 
-    fn enabled_of(&self, id: SocketId, socket: &Socket, found: &mut Vec<Happening>) {
+    fn enabled_of(&self, id: SocketId, socket: &Socket, found: &mut Vec<WorldEvent>) {
         if socket.can_receive() {
-            found.push(Happening::Receive(id));
+            found.push(WorldEvent::Receive(id));
         }
         match socket.place {
-            Place::Waiting { shard } if self.awake(shard) => found.push(Happening::Accept(id)),
+            Place::Waiting { shard } if self.awake(shard) => found.push(WorldEvent::Accept(id)),
             Place::At { shard, .. } if self.awake(shard) && socket.is_websocket() => {
                 if !socket.peer_open {
-                    found.push(Happening::Gone(id));
+                    found.push(WorldEvent::Gone(id));
                 }
                 if socket.can_decode() {
-                    found.push(Happening::Decode(id));
+                    found.push(WorldEvent::Decode(id));
                 }
                 match &socket.blocked {
-                    Some(blocked) if !blocked.told => found.push(Happening::TellBlocked(id)),
-                    Some(_) if socket.takes_bytes() => found.push(Happening::Writable(id)),
+                    Some(blocked) if !blocked.told => found.push(WorldEvent::TellBlocked(id)),
+                    Some(_) if socket.takes_bytes() => found.push(WorldEvent::Writable(id)),
                     _ => {}
                 }
             }
@@ -218,47 +218,48 @@ impl World {
     }
 
     /// Returns true if this is for the slow shard to do.
-    fn is_slow(&self, next: Happening) -> bool {
+    fn is_slow(&self, next: WorldEvent) -> bool {
         let shard = match next {
-            Happening::Mail(to, _) | Happening::Timeout(to) => Some(to),
-            Happening::Descriptor(index) => self.moves.get(index).map(|moving| moving.to),
-            Happening::StoreReply(uaid) => Some(self.owner(uaid)),
+            WorldEvent::Mail(to, _) | WorldEvent::Timeout(to) => Some(to),
+            WorldEvent::Descriptor(index) => self.moves.get(index).map(|moving| moving.to),
+            WorldEvent::StoreReply(uaid) => Some(self.owner(uaid)),
             _ => None,
         };
         shard == Some(self.plan.slow_shard)
     }
 
     /// Lets it happen.
-    pub(crate) fn happen(&mut self, next: Happening) -> Verdict {
+    pub(crate) fn happen(&mut self, next: WorldEvent) -> Verdict {
         match next {
-            Happening::Accept(id) => self.accept(id),
-            Happening::TellBlocked(id) => self.tell_blocked(id),
-            Happening::Writable(id) => self.writable(id),
-            Happening::Decode(id) => self.decode(id),
-            Happening::Gone(id) => self.notice_gone(id),
-            Happening::Receive(id) => {
+            WorldEvent::Accept(id) => self.accept(id),
+            WorldEvent::TellBlocked(id) => self.tell_blocked(id),
+            WorldEvent::Writable(id) => self.writable(id),
+            WorldEvent::Decode(id) => self.decode(id),
+            WorldEvent::Gone(id) => self.notice_gone(id),
+            WorldEvent::Receive(id) => {
                 self.receive(id);
                 Ok(())
             }
-            Happening::Mail(to, lane) => match self.lanes[to][lane as usize].pop_front() {
+            WorldEvent::Mail(to, lane) => match self.lanes[to][lane as usize].pop_front() {
                 Some(mail) => {
                     self.before_mail(&mail);
                     self.step(to, Input::Mail(mail))
                 }
                 None => Ok(()),
             },
-            Happening::Descriptor(index) => self.land(index),
-            Happening::StoreWork(uaid) => {
-                let weather = Weather { faults: &self.plan.faults, short_pages: self.plan.short_pages, now: self.now };
+            WorldEvent::Descriptor(index) => self.land(index),
+            WorldEvent::StoreWork(uaid) => {
+                let weather =
+                    FaultProfile { faults: &self.plan.faults, short_pages: self.plan.short_pages, now: self.now };
                 let worked = self.store.work(uaid, &weather, &mut self.rng.store, &mut self.marks);
                 self.worked(&worked);
                 Ok(())
             }
-            Happening::StoreReply(uaid) => match self.store.collect(uaid) {
+            WorldEvent::StoreReply(uaid) => match self.store.collect(uaid) {
                 Some((shard, ticket, result)) => self.step(shard, Input::Stored { ticket, result }),
                 None => Ok(()),
             },
-            Happening::Timeout(shard) => self.step(shard, Input::Timeout),
+            WorldEvent::Timeout(shard) => self.step(shard, Input::Timeout),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::endpoints::NONE as NO_ENDPOINT;
-use super::word::Name;
+use super::user_data::ConnKey;
 
 /// Event that an agent waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +41,8 @@ impl Agent {
         Agent { uaid: [0; 16], endpoints: NO_ENDPOINT, side: NO_SIDE, generation: 0, phase: Phase::Absent, flags: 0 }
     }
 
-    pub fn name(&self, agent: u32) -> Name {
-        Name { agent, generation: self.generation }
+    pub fn name(&self, agent: u32) -> ConnKey {
+        ConnKey { agent, generation: self.generation }
     }
 
     /// The UAID it says hello with.

@@ -4,7 +4,7 @@
 //! Modules in suggested reading order: plans of agents and their events, the state of one, the wire, the rings, the
 //! swarm. Only `ring` knows io_uring and has `unsafe` code.
 
-mod happening;
+mod event;
 
 mod agent;
 
@@ -14,16 +14,16 @@ mod queue;
 
 mod codec;
 
-mod word;
+mod user_data;
 
 mod ring;
 
-mod swarm;
+mod agents;
 
-mod hear;
+mod receive;
 
-mod act;
+mod actions;
 
+pub use agents::{Agents, Options};
 pub use codec::version_hash;
-pub use happening::{End, Happening, Leave, Plan, Times};
-pub use swarm::{Options, Swarm};
+pub use event::{AgentEvent, End, Leave, Plan, Times};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Some agents in a row that follow one schedule.
-struct Stretch {
+struct ScheduleSegment {
     begin: Instant,
     /// Seconds from one to the next; 0 for all at once.
     interval: f64,
@@ -12,7 +12,7 @@ struct Stretch {
     started: usize,
 }
 
-impl Stretch {
+impl ScheduleSegment {
     fn due(&self) -> Instant {
         self.begin + Duration::from_secs_f64(self.interval * self.started as f64)
     }
@@ -21,7 +21,7 @@ impl Stretch {
 /// The agents to connect, first come, first served: four bytes each.
 pub(super) struct Queue {
     agents: VecDeque<u32>,
-    stretches: VecDeque<Stretch>,
+    stretches: VecDeque<ScheduleSegment>,
 }
 
 impl Queue {
@@ -41,13 +41,13 @@ impl Queue {
         let interval = per_second.map_or(0.0, |rate| 1.0 / rate.max(1e-6));
         let queued = self.agents.len() - before;
         if queued > 0 {
-            self.stretches.push_back(Stretch { begin, interval, queued, started: 0 });
+            self.stretches.push_back(ScheduleSegment { begin, interval, queued, started: 0 });
         }
     }
 
     /// Time at which the first is due.
     pub fn due(&self) -> Option<Instant> {
-        self.stretches.front().map(Stretch::due)
+        self.stretches.front().map(ScheduleSegment::due)
     }
 
     /// The first, when it is due, and the time at which it was due.

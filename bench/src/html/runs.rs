@@ -83,7 +83,7 @@ fn letter(at: usize) -> String {
     if at < 26 { letter.to_string() } else { format!("{letter}{}", at / 26) }
 }
 
-/// The server; when there are more runs of it, the options in which they differ, or its number among them.
+/// The server; when there are more boots of it, the options in which they differ, or its number among them.
 fn label(run: &Run, all: &[Run]) -> String {
     let server = &run.outcome.server;
     let like: Vec<&Run> = all.iter().filter(|other| other.is_like(run)).collect();

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::traffic::Traffic;
-use crate::fleet::Happening;
+use crate::fleet::AgentEvent;
 
 /// The arrivals of some agents. `P` returns the pause of an agent before its next attempt after a number of ends, or
 /// `None` to give up.
@@ -61,7 +61,7 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
         let now = Instant::now();
         while let Some(agent) = self.due(now) {
             self.attempts += 1;
-            traffic.driver.swarm.launch([agent]);
+            traffic.driver.agents.launch([agent]);
         }
         let waiting = self.waiting.peek().map(|next| next.0.0);
         let until = [by, waiting].into_iter().flatten().fold(now + TURN, Instant::min);
@@ -69,11 +69,11 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
         let now = Instant::now();
         for happening in std::mem::take(&mut traffic.others) {
             match happening {
-                Happening::Ready { agent, .. } => {
+                AgentEvent::Ready { agent, .. } => {
                     (self.came, self.progress) = (self.came + 1, now);
                     came(agent, now);
                 }
-                Happening::Ended { agent, .. } => self.ended(agent, now),
+                AgentEvent::Ended { agent, .. } => self.ended(agent, now),
                 _ => {}
             }
         }

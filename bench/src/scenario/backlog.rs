@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use murre::client::agent::{Agent, Note, Received, channel_id};
 
-use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, Window, spread};
+use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Stream, Traffic, Window, spread};
+use crate::delivery_log::Expect;
 use crate::host::CpuTime;
-use crate::ledger::Expect;
-use crate::letter::{Letter, Letters, Signing};
 use crate::metrics::Metrics;
+use crate::post::{PostSpec, PostWriter, Signing};
 use crate::report::Report;
 use crate::result::names::CPU_PER;
 use crate::target::Target;
-use crate::usage::Usage;
+use crate::usage::UsageSample;
 
 /// Size of the backlog, and load beside it.
 #[derive(clap::Args, Clone, Debug)]
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let stored = store(&mut traffic, options, &url, &mut report)?;
     load(&mut traffic, options, Some(options.warmup), || false)?;
     load(&mut traffic, options, Some(options.baseline), || false)?;
-    let before = Usage::read(target)?;
+    let before = UsageSample::read(target)?;
     let drained = beside(&mut traffic, options, &uaid, stored.live.len())?;
     let used = before.spent(target)?.cpu;
     traffic.drain(Duration::from_secs(options.patience))?;
@@ -105,7 +105,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     show_others(&mut report, options, &traffic);
     drained.show(&mut report, &stored, used);
     report.check("backlog: delivered again after their ack", again, 0);
-    traffic.check(&mut report, "others", Once::Always);
+    traffic.check(&mut report, "others", DuplicatePolicy::Always);
     report.check("others: sessions lost", traffic.ended, climb.again);
     report.finish(target.json.as_deref())
 }
@@ -151,8 +151,8 @@ fn post_all(
     patience: Duration,
 ) -> io::Result<HashSet<String>> {
     let driver = &mut traffic.driver;
-    let mut letters = Letters::new(Signing::None);
-    let letter = Letter { url, ttl, topic: None, body_bytes: options.body.max(9), number: u64::MAX };
+    let mut letters = PostWriter::new(Signing::None);
+    let letter = PostSpec { url, ttl, topic: None, body_bytes: options.body.max(9), number: u64::MAX };
     let request = letters.write(&letter).ok_or_else(|| io::Error::other(format!("not an endpoint URL: {url}")))?;
     let mut ids = HashSet::with_capacity(count);
     let (mut posted, mut answered) = (0, 0);
@@ -179,13 +179,13 @@ fn post_all(
 /// The steady load on the other sessions: for `seconds`, or until `over`. Each call is a window of its own.
 fn load(traffic: &mut Traffic, options: &Options, seconds: Option<u64>, over: impl Fn() -> bool) -> io::Result<()> {
     let (bytes, agents) = (options.body.max(9), options.target.sessions);
-    let style = Style { ttl: TTL, topic: None, body_bytes: bytes, expect: Expect::Once };
+    let style = MessageSpec { ttl: TTL, topic: None, body_bytes: bytes, expect: Expect::Once };
     let rate = Some(f64::from(options.rate));
     let mut stream = match seconds {
         Some(seconds) => Stream::lasting(rate, Duration::from_secs(seconds)),
         None => Stream::counting(rate, u64::MAX),
     };
-    let mut pick = |_: &crate::ledger::Ledger, number: u64| Some((spread(number, agents), style));
+    let mut pick = |_: &crate::delivery_log::DeliveryLog, number: u64| Some((spread(number, agents), style));
     traffic.open_window();
     while !over()
         && let Some(next) = stream.post_due(traffic, &mut pick)?

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
-use crate::fleet::{Happening, Leave};
+use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Stream, Traffic, spread};
+use crate::delivery_log::Expect;
+use crate::fleet::{AgentEvent, Leave};
 use crate::latency::Latency;
-use crate::ledger::Expect;
-use crate::letter::Signing;
-use crate::pace::Pace;
-use crate::reading::{self, Reading};
+use crate::memory_sample::{self, MemorySample};
+use crate::post::Signing;
 use crate::result::names;
+use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
-use crate::usage::Usage;
+use crate::usage::UsageSample;
 
 /// Rate of departures and arrivals.
 #[derive(clap::Args, Clone, Debug)]
@@ -71,9 +71,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     options.target.ramp.climb(&mut traffic, 0..known)?.show(&mut report, "ramp", known);
     traffic.driver.open_publishers(&target, options.in_flight)?;
     traffic.driver.view.stage("churn", known);
-    let mut readings = vec![Reading::take(&target, known)?];
+    let mut readings = vec![MemorySample::take(&target, known)?];
     let mut churn = Churn::new(known, known + newcomers);
-    let before = Usage::read(&target)?;
+    let before = UsageSample::read(&target)?;
     traffic.open_window();
     churn.go(&mut traffic, options, leaves)?;
     traffic.close_window();
@@ -84,14 +84,14 @@ pub fn run(options: &Options) -> io::Result<bool> {
     churn.took.show(&mut report, "return due to ready");
     traffic.window()?.to_frame.show(&mut report, names::TO_FRAME);
     churn.everybody(&mut traffic, Duration::from_secs(options.patience))?;
-    readings.push(Reading::take(&target, known)?);
-    reading::show_growth(&mut report, &readings[0], &readings[1]);
+    readings.push(MemorySample::take(&target, known)?);
+    memory_sample::show_growth(&mut report, &readings[0], &readings[1]);
     let there = churn.newcomer as u64;
-    report.check("sessions in the end", traffic.driver.swarm.connected() as u64, there);
+    report.check("sessions in the end", traffic.driver.agents.connected() as u64, there);
     report.check("returns that failed", churn.failed, 0);
-    let renamed = traffic.driver.swarm.renamed_count();
+    let renamed = traffic.driver.agents.renamed_count();
     report.check("UAIDs changed", renamed as u64, 0);
-    traffic.check(&mut report, "churn", Once::Never);
+    traffic.check(&mut report, "churn", DuplicatePolicy::Never);
     traffic.driver.view.curves(&mut report);
     report.finish(target.json.as_deref())
 }
@@ -113,10 +113,10 @@ impl Churn {
 
     fn go(&mut self, traffic: &mut Traffic, options: &Options, leaves: f64) -> io::Result<()> {
         let (begin, known) = (Instant::now(), options.target.sessions);
-        let pace = Pace::new(begin, leaves);
-        let style = Style { ttl: 86_400, topic: None, body_bytes: 200, expect: Expect::Once };
+        let pace = OpenLoopSchedule::new(begin, leaves);
+        let style = MessageSpec { ttl: 86_400, topic: None, body_bytes: 200, expect: Expect::Once };
         let mut stream = Stream::lasting(Some(options.rate), Duration::from_secs_f64(options.seconds));
-        let mut pick = |_: &crate::ledger::Ledger, number: u64| Some((spread(number, known), style));
+        let mut pick = |_: &crate::delivery_log::DeliveryLog, number: u64| Some((spread(number, known), style));
         // A departure that is due exactly at the end is not part of it.
         let last = begin + Duration::from_secs_f64(options.seconds) - Duration::from_nanos(1);
         while let Some(next) = stream.post_due(traffic, &mut pick)? {
@@ -137,7 +137,7 @@ impl Churn {
     /// Returns false when no agent is connected.
     fn someone_leaves(&mut self, traffic: &mut Traffic, options: &Options, due: Instant) -> bool {
         let Some(agent) = self.present.pop_front() else { return false };
-        traffic.driver.swarm.disconnect([agent], Leave::Fin);
+        traffic.driver.agents.disconnect([agent], Leave::Fin);
         self.left += 1;
         let for_good = self.left % 100 < options.new && self.newcomer < self.launched.len();
         let agent = if for_good {
@@ -153,19 +153,19 @@ impl Churn {
 
     fn comes(&mut self, traffic: &mut Traffic, agent: usize, due: Instant) {
         self.launched[agent] = Some(due);
-        traffic.driver.swarm.launch([agent]);
+        traffic.driver.agents.launch([agent]);
     }
 
     fn look(&mut self, traffic: &mut Traffic) {
         for happening in std::mem::take(&mut traffic.others) {
             match happening {
-                Happening::Ready { agent, .. } => {
+                AgentEvent::Ready { agent, .. } => {
                     if let Some(due) = self.launched[agent].take() {
                         self.took.record(Instant::now().saturating_duration_since(due));
                     }
                     self.present.push_back(agent);
                 }
-                Happening::Ended { agent, .. } => {
+                AgentEvent::Ended { agent, .. } => {
                     self.failed += 1;
                     self.launched[agent] = None;
                     self.away.push_back((Instant::now(), agent));
@@ -179,13 +179,13 @@ impl Churn {
     fn everybody(&mut self, traffic: &mut Traffic, patience: Duration) -> io::Result<()> {
         traffic.driver.view.stage("all come back", self.newcomer);
         let back: Vec<usize> = self.away.drain(..).map(|(_, agent)| agent).chain(self.gone.drain(..)).collect();
-        traffic.driver.swarm.launch(back);
+        traffic.driver.agents.launch(back);
         let end = Instant::now() + Duration::from_secs(60);
-        while traffic.driver.swarm.connected() < self.newcomer && Instant::now() < end {
+        while traffic.driver.agents.connected() < self.newcomer && Instant::now() < end {
             traffic.turn_by(Instant::now() + Duration::from_millis(10))?;
             self.look(traffic);
             let again: Vec<usize> = self.away.drain(..).map(|(_, agent)| agent).collect();
-            traffic.driver.swarm.launch(again);
+            traffic.driver.agents.launch(again);
         }
         traffic.drain(patience)
     }

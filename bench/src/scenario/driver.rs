@@ -7,7 +7,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::alarm::{self, Alarm};
-use crate::fleet::{self, Happening, Plan, Swarm};
+use crate::fleet::{self, AgentEvent, Agents, Plan};
 use crate::publishers::{Answer, Publishers};
 use crate::target::Target;
 use crate::view::View;
@@ -24,11 +24,11 @@ pub struct Driver {
     alarm: Alarm,
     /// Progress for a person.
     pub view: View,
-    pub swarm: Swarm,
+    pub agents: Agents,
     /// The app servers; none until `open_publishers`.
     pub publishers: Option<Publishers>,
     /// Events of agents that were not taken yet.
-    pub happenings: Vec<Happening>,
+    pub happenings: Vec<AgentEvent>,
     /// Answers to POSTs that were not taken yet.
     pub answers: Vec<Answer>,
 }
@@ -45,14 +45,14 @@ impl Driver {
         let (servers, sources, count) = (target.ws_addresses(), target.sources, target.sessions);
         let options = fleet::Options { servers, sources, count, in_flight_max, table, tls: target.tls()? };
         let poll = Poll::new()?;
-        let swarm = Swarm::new(&options, plan)?;
-        poll.registry().register(&mut SourceFd(&swarm.event()), AGENTS, Interest::READABLE)?;
+        let agents = Agents::new(&options, plan)?;
+        poll.registry().register(&mut SourceFd(&agents.event()), AGENTS, Interest::READABLE)?;
         Ok(Driver {
             alarm: Alarm::new(poll.registry())?,
             poll,
             view: View::open(target),
             events: Events::with_capacity(1024),
-            swarm,
+            agents,
             publishers: None,
             happenings: Vec::new(),
             answers: Vec::new(),
@@ -73,14 +73,14 @@ impl Driver {
     pub fn turn(&mut self, patience: Duration) -> io::Result<()> {
         crate::interrupt::check()?;
         let known = self.happenings.len();
-        self.swarm.step(&mut self.happenings)?;
-        let nothing = self.happenings.len() == known && self.swarm.quiet();
+        self.agents.step(&mut self.happenings)?;
+        let nothing = self.happenings.len() == known && self.agents.quiet();
         let patience = if nothing { patience } else { Duration::ZERO };
-        if let Some(wakes) = self.swarm.wakes().filter(|_| !patience.is_zero()) {
+        if let Some(wakes) = self.agents.wakes().filter(|_| !patience.is_zero()) {
             self.alarm.set_earlier(wakes)?;
         }
         let polled = self.poll.poll(&mut self.events, Some(patience));
-        self.swarm.awake();
+        self.agents.awake();
         match polled {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             other => other?,
@@ -92,8 +92,8 @@ impl Driver {
                 publishers.ready(event, self.poll.registry(), &mut self.answers)?;
             }
         }
-        self.swarm.step(&mut self.happenings)?;
-        self.view.sessions(self.swarm.connected());
+        self.agents.step(&mut self.happenings)?;
+        self.view.sessions(self.agents.connected());
         Ok(())
     }
 
@@ -106,9 +106,9 @@ impl Driver {
     /// Turns until every launched agent is idle or has failed.
     pub fn settle(&mut self, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
-        while !self.swarm.settled() {
+        while !self.agents.settled() {
             if Instant::now() > deadline {
-                let connected = self.swarm.connected();
+                let connected = self.agents.connected();
                 return Err(io::Error::other(format!("{connected} sessions after {patience:?}, then no progress")));
             }
             self.turn(Duration::from_millis(10))?;
@@ -127,7 +127,7 @@ impl Driver {
 
     /// Discards the events so far; returns the number of connections that ended in them.
     pub fn forget(&mut self) -> usize {
-        let ended = self.happenings.iter().filter(|one| matches!(one, Happening::Ended { .. })).count();
+        let ended = self.happenings.iter().filter(|one| matches!(one, AgentEvent::Ended { .. })).count();
         // A million of them are a hundred megabytes.
         self.happenings = Vec::new();
         self.answers = Vec::new();

@@ -6,17 +6,17 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::ramp::Climb;
+use super::ramp::RampResult;
 use super::traffic::Traffic;
-use crate::fleet::{Happening, Plan};
-use crate::letter::Signing;
+use crate::fleet::{AgentEvent, Plan};
+use crate::memory_sample::{self, MemorySample};
 use crate::metrics::{self, Metrics};
-use crate::pace::Pace;
-use crate::reading::{self, Reading};
+use crate::post::Signing;
 use crate::report::Report;
 use crate::result::names;
+use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
-use crate::usage::{Spent, Usage};
+use crate::usage::{UsageDelta, UsageSample};
 
 /// Options of the scenario.
 #[derive(clap::Args, Clone, Debug)]
@@ -79,23 +79,23 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let mut traffic = Traffic::new(target, plan.clone(), Signing::None)?;
     let known = options.uaids.as_deref().map(std::fs::read_to_string).and_then(Result::ok);
     if let Some(known) = &known {
-        traffic.driver.swarm.set_plan(Plan { channels: 0, ..plan });
+        traffic.driver.agents.set_plan(Plan { channels: 0, ..plan });
         for (agent, uaid) in known.lines().enumerate().take(target.sessions) {
-            traffic.driver.swarm.set_uaid(agent, uaid);
+            traffic.driver.agents.set_uaid(agent, uaid);
         }
     }
     report.add("channels of each session", options.channels as u64, "");
     report.add("broadcasts of each session", u64::from(broadcast.is_some()), "");
     report.option(names::OPTION_CHANNELS, options.channels);
-    let mut readings = vec![Reading::take(target, 0)?];
+    let mut readings = vec![MemorySample::take(target, 0)?];
     let mut from = 0;
     for to in counts(options) {
         readings.push(hold_up_to(&mut traffic, options, from..to, &mut report)?);
         from = to;
     }
-    let held = traffic.driver.swarm.connected() as u64;
+    let held = traffic.driver.agents.connected() as u64;
     report.check("sessions held", held, target.sessions as u64);
-    reading::show(&mut report, &readings);
+    memory_sample::show(&mut report, &readings);
     traffic.driver.view.curves(&mut report);
     remember(&mut traffic, options, known.is_some(), &mut report)?;
     if options.stay > 0 {
@@ -126,11 +126,11 @@ fn hold_up_to(
     options: &Options,
     agents: std::ops::Range<usize>,
     report: &mut Report,
-) -> io::Result<Reading> {
+) -> io::Result<MemorySample> {
     let (target, to, count) = (&options.target, agents.end, agents.len());
     traffic.driver.view.stage(format!("ramp to {to}"), to);
-    let before = Usage::read(target)?;
-    let climb: Climb = options.target.ramp.climb(traffic, agents)?;
+    let before = UsageSample::read(target)?;
+    let climb: RampResult = options.target.ramp.climb(traffic, agents)?;
     let spent = before.spent(target)?;
     climb.show(report, &format!("ramp to {to}"), count);
     spent.show(report, &format!("new session, ramp to {to}"), count as u64);
@@ -141,16 +141,16 @@ fn hold_up_to(
     traffic.driver.view.stage(format!("quiet at {to}"), to);
     // Writes that the ramp left over are not idle work.
     traffic.idle(Duration::from_secs(options.quiet.min(2)))?;
-    let (quiet, pings) = (Usage::read(target)?, traffic.driver.swarm.pings());
+    let (quiet, pings) = (UsageSample::read(target)?, traffic.driver.agents.pings());
     traffic.idle(Duration::from_secs(options.quiet))?;
     let spent = quiet.spent(target)?;
-    let pings = traffic.driver.swarm.pings() - pings;
+    let pings = traffic.driver.agents.pings() - pings;
     show_idle(report, &spent, pings, &format!("at {to}"));
     if to == target.sessions && spent.cpu.is_some() {
         report.add(names::CPU_IDLE, spent.cores(), "cores");
         report.add(names::PING_RATE, pings as f64 / spent.wall.as_secs_f64(), "/s");
     }
-    Reading::take(target, traffic.driver.swarm.connected())
+    MemorySample::take(target, traffic.driver.agents.connected())
 }
 
 /// Registers the channels of each of `agents`, one after the other.
@@ -161,7 +161,7 @@ fn register(
     report: &mut Report,
 ) -> io::Result<()> {
     let total = (agents.len() * options.channels) as u64;
-    let before = Usage::read(&options.target)?;
+    let before = UsageSample::read(&options.target)?;
     let mut done = 0;
     for _ in 0..options.channels {
         done += register_once(traffic, options.target.ramp.ramp, agents.clone())?;
@@ -181,11 +181,11 @@ fn register_once(traffic: &mut Traffic, at_once: usize, mut agents: std::ops::Ra
         while under_way < at_once
             && let Some(agent) = agents.next()
         {
-            under_way += usize::from(traffic.driver.swarm.register(agent));
+            under_way += usize::from(traffic.driver.agents.register(agent));
         }
         traffic.turn_by(Instant::now() + Duration::from_millis(5))?;
         for happening in traffic.others.drain(..) {
-            if let Happening::Registered { status, .. } = happening {
+            if let AgentEvent::Registered { status, .. } = happening {
                 under_way = under_way.saturating_sub(1);
                 done += u64::from(status == 200);
                 deadline = Instant::now() + ANSWER_PATIENCE;
@@ -195,7 +195,7 @@ fn register_once(traffic: &mut Traffic, at_once: usize, mut agents: std::ops::Ra
     Ok(done)
 }
 
-fn show_idle(report: &mut Report, spent: &Spent, pings: u64, when: &str) {
+fn show_idle(report: &mut Report, spent: &UsageDelta, pings: u64, when: &str) {
     if spent.cpu.is_some() {
         report.add(format!("idle {when}: server cores busy"), spent.cores(), "");
     }
@@ -204,12 +204,12 @@ fn show_idle(report: &mut Report, spent: &Spent, pings: u64, when: &str) {
 
 /// Checks that known UAIDs were kept, or writes the new ones down.
 fn remember(traffic: &mut Traffic, options: &Options, known: bool, report: &mut Report) -> io::Result<()> {
-    let swarm = &traffic.driver.swarm;
+    let agents = &traffic.driver.agents;
     if known {
-        let renamed = swarm.renamed_count();
+        let renamed = agents.renamed_count();
         report.check("sessions whose UAID was not known", renamed as u64, 0);
     } else if let Some(file) = &options.uaids {
-        let uaids = (0..swarm.count()).map(|agent| swarm.uaid(agent).unwrap_or_default());
+        let uaids = (0..agents.count()).map(|agent| agents.uaid(agent).unwrap_or_default());
         let lines: String = uaids.map(|uaid| uaid + "\n").collect();
         std::fs::write(file, lines)?;
     }
@@ -219,11 +219,11 @@ fn remember(traffic: &mut Traffic, options: &Options, known: bool, report: &mut 
 fn stay(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
     let all = options.target.sessions;
     traffic.driver.view.stage(format!("stay for {} s", options.stay), all);
-    let (before, pings) = (Usage::read(&options.target)?, traffic.driver.swarm.pings());
+    let (before, pings) = (UsageSample::read(&options.target)?, traffic.driver.agents.pings());
     traffic.idle(Duration::from_secs(options.stay))?;
     let spent = before.spent(&options.target)?;
-    show_idle(report, &spent, traffic.driver.swarm.pings() - pings, &format!("for {} s", options.stay));
-    report.check("sessions still held", traffic.driver.swarm.connected() as u64, all as u64);
+    show_idle(report, &spent, traffic.driver.agents.pings() - pings, &format!("for {} s", options.stay));
+    report.check("sessions still held", traffic.driver.agents.connected() as u64, all as u64);
     Ok(())
 }
 
@@ -231,18 +231,18 @@ fn stay(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Re
 fn answer(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
     let all = options.target.sessions;
     traffic.driver.view.stage("every session asks", all);
-    let pace = Pace::new(Instant::now(), options.answer_rate);
+    let pace = OpenLoopSchedule::new(Instant::now(), options.answer_rate);
     let (mut asked, mut answered, mut absent) = (0, 0, 0);
     let mut deadline = Instant::now() + ANSWER_PATIENCE;
     traffic.others.clear();
     while answered + absent < all as u64 && Instant::now() < deadline {
         while asked < pace.owed(Instant::now()).min(all as u64) {
-            absent += u64::from(!traffic.driver.swarm.ping(asked as usize));
+            absent += u64::from(!traffic.driver.agents.ping(asked as usize));
             asked += 1;
             deadline = Instant::now() + ANSWER_PATIENCE;
         }
         traffic.turn_by(Instant::now() + Duration::from_millis(5))?;
-        let is_answer = |one: &Happening| matches!(one, Happening::Pong { .. });
+        let is_answer = |one: &AgentEvent| matches!(one, AgentEvent::Pong { .. });
         answered += traffic.others.drain(..).filter(is_answer).count() as u64;
     }
     report.check("sessions that answered at the end", answered, all as u64);
@@ -250,11 +250,11 @@ fn answer(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::
 }
 
 /// Ends all sessions and shows the memory that the server returns.
-fn release(traffic: &mut Traffic, options: &Options, readings: &[Reading], report: &mut Report) -> io::Result<()> {
+fn release(traffic: &mut Traffic, options: &Options, readings: &[MemorySample], report: &mut Report) -> io::Result<()> {
     let target = &options.target;
     traffic.driver.view.stage("release", 0);
-    let before = Usage::read(target)?;
-    traffic.driver.swarm.disconnect_all();
+    let before = UsageSample::read(target)?;
+    traffic.driver.agents.disconnect_all();
     traffic.idle(Duration::from_secs(options.release_wait))?;
     before.spent(target)?.show(report, "session that left", target.sessions as u64);
     if let Some(admin) = target.admin {
@@ -268,6 +268,6 @@ fn release(traffic: &mut Traffic, options: &Options, readings: &[Reading], repor
         let left = left()?;
         report.check("sessions that the server still counts", left as u64, 0);
     }
-    reading::show_release(report, readings, &Reading::take(target, 0)?);
+    memory_sample::show_release(report, readings, &MemorySample::take(target, 0)?);
     Ok(())
 }

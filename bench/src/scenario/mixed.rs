@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use protocol::webpush::identity::Identity;
 
-use super::traffic::{ONE_CHANNEL, Once, Style, Traffic, spread};
-use crate::fleet::{Happening, Leave};
-use crate::ledger::Expect;
-use crate::letter::Signing;
-use crate::pace::Pace;
+use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Traffic, spread};
+use crate::delivery_log::Expect;
+use crate::fleet::{AgentEvent, Leave};
+use crate::post::Signing;
 use crate::report::Report;
 use crate::result::names;
+use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
-use crate::usage::Usage;
+use crate::usage::UsageSample;
 
 /// Size of the load.
 #[derive(clap::Args, Clone, Debug)]
@@ -107,9 +107,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     climb.show(&mut report, "ramp", target.sessions);
     mixed.traffic.driver.open_publishers(target, options.in_flight)?;
     let visitors = (0..target.sessions).filter(|agent| mixed.is_visitor(*agent));
-    mixed.traffic.driver.swarm.disconnect(visitors.collect::<Vec<_>>(), Leave::Fin);
+    mixed.traffic.driver.agents.disconnect(visitors.collect::<Vec<_>>(), Leave::Fin);
     mixed.traffic.driver.view.stage("mixed", target.sessions);
-    let before = Usage::read(target)?;
+    let before = UsageSample::read(target)?;
     mixed.traffic.open_window();
     mixed.go()?;
     mixed.traffic.close_window();
@@ -118,9 +118,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     mixed.show(&mut report)?;
     let tasks = mixed.done.values().sum();
     spent.show(&mut report, "task of the mix", tasks);
-    report.check("sessions in the end", mixed.traffic.driver.swarm.connected() as u64, target.sessions as u64);
-    report.check("UAIDs changed", mixed.traffic.driver.swarm.renamed_count() as u64, 0);
-    mixed.traffic.check(&mut report, "mixed", Once::Never);
+    report.check("sessions in the end", mixed.traffic.driver.agents.connected() as u64, target.sessions as u64);
+    report.check("UAIDs changed", mixed.traffic.driver.agents.renamed_count() as u64, 0);
+    mixed.traffic.check(&mut report, "mixed", DuplicatePolicy::Never);
     mixed.traffic.driver.view.curves(&mut report);
     report.finish(target.json.as_deref())
 }
@@ -132,7 +132,7 @@ impl Mixed<'_> {
 
     fn go(&mut self) -> io::Result<()> {
         let (begin, users) = (Instant::now(), self.options.target.sessions);
-        let pace = Pace::spread(begin, users, Duration::from_secs_f64(self.options.wait.max(0.001)));
+        let pace = OpenLoopSchedule::spread(begin, users, Duration::from_secs_f64(self.options.wait.max(0.001)));
         let end = begin + Duration::from_secs_f64(self.options.seconds.max(0.0));
         let mut begun = 0;
         while Instant::now() < end || !self.owed.is_empty() && Instant::now() < end + VISIT * 10 {
@@ -150,7 +150,7 @@ impl Mixed<'_> {
                     continue;
                 }
                 self.visiting[agent] = None;
-                self.traffic.driver.swarm.disconnect([agent], Leave::Fin);
+                self.traffic.driver.agents.disconnect([agent], Leave::Fin);
             }
             let next = pace.due(begun).min(now + Duration::from_millis(20));
             self.traffic.turn_by(next)?;
@@ -169,17 +169,17 @@ impl Mixed<'_> {
             _ if self.visiting[agent].is_some() => self.busy += 1,
             _ => {
                 self.visiting[agent] = Some(task);
-                self.traffic.driver.swarm.launch([agent]);
+                self.traffic.driver.agents.launch([agent]);
             }
         }
     }
 
     /// The first channel is the one that is posted to and stays.
     fn ask(&mut self, agent: usize, task: Task) {
-        let swarm = &mut self.traffic.driver.swarm;
+        let agents = &mut self.traffic.driver.agents;
         let asked = match task {
-            Task::Subscribe => swarm.register(agent),
-            Task::Unsubscribe if swarm.endpoint(agent, 1).is_some() => swarm.unregister(agent, 1),
+            Task::Subscribe => agents.register(agent),
+            Task::Unsubscribe if agents.endpoint(agent, 1).is_some() => agents.unregister(agent, 1),
             _ => false,
         };
         if asked {
@@ -194,7 +194,7 @@ impl Mixed<'_> {
             // 1024 to 4094 bytes on the wire of the peer's test; base64url of a body is a third longer in the frame.
             let body_bytes = 1_024 + (self.traffic.ledger.next() as usize * 158) % 3_071;
             let ttl = if self.is_visitor(agent) { 86_400 } else { self.options.ttl };
-            self.traffic.post(agent, due, &Style { ttl, topic: None, body_bytes, expect: Expect::Once })?;
+            self.traffic.post(agent, due, &MessageSpec { ttl, topic: None, body_bytes, expect: Expect::Once })?;
         }
         Ok(())
     }
@@ -202,20 +202,20 @@ impl Mixed<'_> {
     fn look(&mut self) {
         for happening in std::mem::take(&mut self.traffic.others) {
             match happening {
-                Happening::Ready { agent, .. } => {
+                AgentEvent::Ready { agent, .. } => {
                     if let Some(task) = self.visiting[agent] {
                         self.ask(agent, task);
                         self.leaving.push_back((Instant::now() + VISIT, agent));
                     }
                 }
-                Happening::Registered { agent, status } | Happening::Unregistered { agent, status } => {
+                AgentEvent::Registered { agent, status } | AgentEvent::Unregistered { agent, status } => {
                     self.waiting.remove(&agent);
                     self.granted += u64::from(status == 200);
                     self.refused += u64::from(status != 200);
                 }
-                Happening::Ended { agent, .. } => {
+                AgentEvent::Ended { agent, .. } => {
                     self.failed += 1;
-                    self.traffic.driver.swarm.launch([agent]);
+                    self.traffic.driver.agents.launch([agent]);
                 }
                 _ => {}
             }
@@ -229,10 +229,10 @@ impl Mixed<'_> {
         self.traffic.await_answers(VISIT * 10)?;
         self.leaving.clear();
         self.visiting.fill(None);
-        let absent: Vec<usize> = (0..all).filter(|agent| !self.traffic.driver.swarm.is_connected(*agent)).collect();
-        self.traffic.driver.swarm.launch(absent);
+        let absent: Vec<usize> = (0..all).filter(|agent| !self.traffic.driver.agents.is_connected(*agent)).collect();
+        self.traffic.driver.agents.launch(absent);
         let end = Instant::now() + Duration::from_secs(60);
-        let here = |mixed: &Self| mixed.traffic.driver.swarm.connected() == all && mixed.waiting.is_empty();
+        let here = |mixed: &Self| mixed.traffic.driver.agents.connected() == all && mixed.waiting.is_empty();
         while !here(self) && Instant::now() < end {
             self.traffic.turn_by(Instant::now() + Duration::from_millis(10))?;
             self.look();

@@ -7,14 +7,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::traffic::Traffic;
-use crate::fleet::{End, Happening, Plan};
+use crate::fleet::{AgentEvent, End, Plan};
 use crate::latency::Latency;
-use crate::letter::Signing;
-use crate::pace::Pace;
+use crate::post::Signing;
 use crate::report::Report;
 use crate::result::names;
+use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
-use crate::usage::Usage;
+use crate::usage::UsageSample;
 
 /// Number and interval of the pings.
 #[derive(clap::Args, Clone, Debug)]
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     traffic.idle(Duration::from_secs_f64(options.warmup.max(0.0)))?;
     let mut beats = vec![Beat::default(); target.sessions];
     let mut tally = Tally::default();
-    let before = Usage::read(target)?;
+    let before = UsageSample::read(target)?;
     upkeep(&mut traffic, options, &mut beats, &mut tally)?;
     let spent = before.spent(target)?;
     show(&mut report, options, &tally);
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         report.add(names::CPU_PING, us, "us");
         report.add(names::CORES, spent.cores(), "cores");
     }
-    report.check("sessions still there", traffic.driver.swarm.connected() as u64, target.sessions as u64);
+    report.check("sessions still there", traffic.driver.agents.connected() as u64, target.sessions as u64);
     if options.too_soon > 0 {
         too_soon(&mut traffic, options, &mut report)?;
     }
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
 
 fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &mut Tally) -> io::Result<()> {
     let begin = Instant::now();
-    let pace = Pace::spread(begin, beats.len(), Duration::from_secs_f64(options.every.max(0.001)));
+    let pace = OpenLoopSchedule::spread(begin, beats.len(), Duration::from_secs_f64(options.every.max(0.001)));
     let end = begin + Duration::from_secs_f64(options.seconds.max(0.0));
     traffic.others.clear();
     let mut looked = Instant::now();
@@ -108,7 +108,7 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
         while tally.asked < owed {
             let agent = (tally.asked % beats.len().max(1) as u64) as usize;
             let due = pace.due(tally.asked);
-            if traffic.driver.swarm.ping(agent) {
+            if traffic.driver.agents.ping(agent) {
                 beats[agent].asked = Some(due);
             }
             tally.asked += 1;
@@ -120,7 +120,7 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
         for happening in std::mem::take(&mut traffic.others) {
             tally.enter(&happening, beats, options.server_interval);
             // Its arrival time is unknown: the next one is not measured from here.
-            if let (true, Happening::Pinged { agent }) = (stood_still, &happening) {
+            if let (true, AgentEvent::Pinged { agent }) = (stood_still, &happening) {
                 beats[*agent].pinged = None;
             }
         }
@@ -129,23 +129,23 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
 }
 
 impl Tally {
-    fn enter(&mut self, happening: &Happening, beats: &mut [Beat], interval: Option<f64>) {
+    fn enter(&mut self, happening: &AgentEvent, beats: &mut [Beat], interval: Option<f64>) {
         let now = Instant::now();
         match happening {
-            Happening::Pong { agent } => {
+            AgentEvent::Pong { agent } => {
                 if let Some(asked) = beats[*agent].asked.take() {
                     self.answered += 1;
                     self.took.record(now.saturating_duration_since(asked));
                 }
             }
-            Happening::Pinged { agent } => {
+            AgentEvent::Pinged { agent } => {
                 self.pinged += 1;
                 let gap = beats[*agent].pinged.replace(now).map(|last| now - last);
                 self.early +=
                     u64::from(gap.zip(interval).is_some_and(|(gap, least)| gap.as_secs_f64() < least * EARLY));
                 self.gap_min = self.gap_min.into_iter().chain(gap).min();
             }
-            Happening::Ended { reason, .. } => *self.closed.entry(*reason).or_default() += 1,
+            AgentEvent::Ended { reason, .. } => *self.closed.entry(*reason).or_default() += 1,
             _ => {}
         }
     }
@@ -172,14 +172,14 @@ fn too_soon(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io
     traffic.others.clear();
     for agent in &impatient {
         for _ in 0..2 {
-            traffic.driver.swarm.ping(*agent);
+            traffic.driver.agents.ping(*agent);
         }
     }
     let (mut closed, end) = (0, Instant::now() + PATIENCE);
     while closed < impatient.len() as u64 && Instant::now() < end {
         traffic.turn_by(Instant::now() + Duration::from_millis(20))?;
         for happening in traffic.others.drain(..) {
-            if let Happening::Ended { agent, reason, .. } = happening {
+            if let AgentEvent::Ended { agent, reason, .. } = happening {
                 closed += u64::from(impatient.contains(&agent) && matches!(reason, End::Closed(4774 | 1011)));
             }
         }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use protocol::webpush::identity::Identity;
 
 use super::rounds;
-use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
-use crate::ledger::Expect;
-use crate::letter::{Encoding, Signing, Vapid};
+use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Stream, Traffic, spread};
+use crate::delivery_log::Expect;
 use crate::metrics::Metrics;
+use crate::post::{Encoding, Signing, Vapid};
 use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
-use crate::usage::{Spent, Usage};
+use crate::usage::{UsageDelta, UsageSample};
 
 /// Options of the scenario.
 #[derive(clap::Args, Clone, Debug)]
@@ -84,7 +84,7 @@ impl Options {
     /// Posts for this long, to all agents in turn.
     pub fn go(&self, traffic: &mut Traffic, seconds: f64) -> io::Result<()> {
         let agents = self.target.sessions;
-        let style = |number: u64| Style {
+        let style = |number: u64| MessageSpec {
             ttl: self.ttl,
             topic: None,
             body_bytes: self.body[number as usize % self.body.len()],
@@ -103,7 +103,7 @@ pub struct Measured {
     /// Pings of the server that were answered meanwhile: a million sessions bring thousands per second, and their cost
     /// is not part of the cost of a notification.
     pub pings: u64,
-    pub spent: Spent,
+    pub spent: UsageDelta,
 }
 
 /// Shows the work and the resource use of the server in all of these windows together.
@@ -129,8 +129,8 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let mut traffic = Traffic::spelled(target, ONE_CHANNEL, options.signing(), vapid, options.encoding)?;
     traffic.driver.view.stage("ramp", target.sessions);
     let climb = target.ramp.climb(&mut traffic, 0..target.sessions)?;
-    if traffic.driver.swarm.connected() < target.sessions {
-        let connected = traffic.driver.swarm.connected();
+    if traffic.driver.agents.connected() < target.sessions {
+        let connected = traffic.driver.agents.connected();
         return Err(io::Error::other(format!("only {connected} of {} sessions could connect", target.sessions)));
     }
     climb.show(&mut report, "ramp", target.sessions);
@@ -145,7 +145,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         traffic.drain(Duration::from_secs(options.patience))?;
         show(&mut report, &traffic, options, &measured)?;
     }
-    traffic.check(&mut report, "push", Once::Always);
+    traffic.check(&mut report, "push", DuplicatePolicy::Always);
     report.check("sessions lost", traffic.ended, climb.again);
     // At the end: a shard publishes its counters once per second, and not before its first second.
     if let Some(admin) = target.admin {
@@ -158,14 +158,14 @@ pub fn run(options: &Options) -> io::Result<bool> {
 /// Measures for the seconds of the options.
 pub fn measure(traffic: &mut Traffic, options: &Options) -> io::Result<Measured> {
     traffic.driver.view.stage("push", options.target.sessions);
-    let before = Usage::read(&options.target)?;
-    let (delivered, pings) = (traffic.ledger.delivered_count(), traffic.driver.swarm.pings());
+    let before = UsageSample::read(&options.target)?;
+    let (delivered, pings) = (traffic.ledger.delivered_count(), traffic.driver.agents.pings());
     traffic.open_window();
     options.go(traffic, options.seconds)?;
     traffic.close_window();
     let spent = before.spent(&options.target)?;
     let counted = traffic.ledger.delivered_count() - delivered;
-    Ok(Measured { counted, pings: traffic.driver.swarm.pings() - pings, spent })
+    Ok(Measured { counted, pings: traffic.driver.agents.pings() - pings, spent })
 }
 
 fn describe(report: &mut Report, options: &Options) {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use super::arrivals::Arrivals;
 use super::traffic::Traffic;
 use crate::latency::Latency;
-use crate::pace::Pace;
 use crate::report::Report;
+use crate::schedule::OpenLoopSchedule;
 use crate::target::Ramp;
 
 /// Result of an arrival.
 #[derive(Debug, Default)]
-pub struct Climb {
+pub struct RampResult {
     /// From the first connect to the last session's readiness.
     pub seconds: f64,
     /// From the due time of a session to the end of its plan; of open loops only.
@@ -34,30 +34,35 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 impl Ramp {
     /// Connects `agents` and waits until each has done its plan or failed.
-    pub fn climb(&self, traffic: &mut Traffic, agents: Range<usize>) -> io::Result<Climb> {
+    pub fn climb(&self, traffic: &mut Traffic, agents: Range<usize>) -> io::Result<RampResult> {
         let begin = Instant::now();
-        let pace = self.ramp_rate.map(|rate| Pace::new(begin, rate));
+        let pace = self.ramp_rate.map(|rate| OpenLoopSchedule::new(begin, rate));
         climb(traffic, agents, pace, self.ramp)
     }
 }
 
 /// Makes all of `agents` arrive within `span`, evenly.
-pub fn arrive(traffic: &mut Traffic, agents: Range<usize>, span: Duration) -> io::Result<Climb> {
-    let pace = Pace::spread(Instant::now(), agents.len(), span);
+pub fn arrive(traffic: &mut Traffic, agents: Range<usize>, span: Duration) -> io::Result<RampResult> {
+    let pace = OpenLoopSchedule::spread(Instant::now(), agents.len(), span);
     climb(traffic, agents, Some(pace), usize::MAX)
 }
 
-fn climb(traffic: &mut Traffic, agents: Range<usize>, pace: Option<Pace>, at_once: usize) -> io::Result<Climb> {
+fn climb(
+    traffic: &mut Traffic,
+    agents: Range<usize>,
+    pace: Option<OpenLoopSchedule>,
+    at_once: usize,
+) -> io::Result<RampResult> {
     let begin = Instant::now();
     let (first, count) = (agents.start, agents.len() as u64);
-    let mut climb = Climb::default();
+    let mut climb = RampResult::default();
     let mut arrivals = Arrivals::new(agents, |_, ends| (ends + 1 < ATTEMPTS).then_some(PAUSE));
     let mut launched = 0;
-    traffic.driver.swarm.set_in_flight_max(if pace.is_some() { usize::MAX } else { at_once });
+    traffic.driver.agents.set_in_flight_max(if pace.is_some() { usize::MAX } else { at_once });
     while arrivals.came + arrivals.gave_up < count && !arrivals.has_stalled(STALL) {
         let owed = pace.map_or(count, |pace| pace.owed(Instant::now()).min(count));
         if owed > launched {
-            traffic.driver.swarm.launch(first + launched as usize..first + owed as usize);
+            traffic.driver.agents.launch(first + launched as usize..first + owed as usize);
             launched = owed;
         }
         let next = pace.filter(|_| launched < count).map(|pace| pace.due(launched));
@@ -73,7 +78,7 @@ fn climb(traffic: &mut Traffic, agents: Range<usize>, pace: Option<Pace>, at_onc
     Ok(climb)
 }
 
-impl Climb {
+impl RampResult {
     /// Shows the duration and the failures.
     pub fn show(&self, report: &mut Report, what: &str, sessions: usize) {
         report.add(format!("{what}: time until all were there"), self.seconds, "s");

@@ -11,11 +11,11 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::arrivals::Arrivals;
 use super::storm::Storm;
-use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
+use super::traffic::{MessageSpec, ONE_CHANNEL, Stream, Traffic};
+use crate::delivery_log::Expect;
 use crate::fleet::{Leave, Plan};
 use crate::host::{CpuTime, Memory};
 use crate::latency::Latency;
-use crate::ledger::Expect;
 use crate::random::mixed;
 use crate::result::names::CPU_PER;
 
@@ -66,11 +66,11 @@ pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
     let options = &storm.options.restart;
     storm.traffic.idle(Duration::from_secs(1))?;
     let away = storm.chosen(AWAY_PERCENT.min(storm.options.stored));
-    storm.traffic.driver.swarm.disconnect(away.iter().copied(), Leave::Fin);
+    storm.traffic.driver.agents.disconnect(away.iter().copied(), Leave::Fin);
     storm.traffic.idle(Duration::from_secs(1))?;
     storm.store_for(AWAY_PERCENT.min(storm.options.stored))?;
-    storm.traffic.driver.swarm.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
-    storm.traffic.driver.swarm.set_in_flight_max(options.at_once);
+    storm.traffic.driver.agents.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
+    storm.traffic.driver.agents.set_in_flight_max(options.at_once);
     storm.traffic.driver.view.stage("the server goes", storm.options.target.sessions);
     let (refused, created) = (storm.traffic.ledger.sums().refused, storm.traffic.ledger.created());
     doomed(&mut storm.traffic, options, storm.options.target.sessions)?;
@@ -98,7 +98,7 @@ pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
 fn show_used(storm: &mut Storm<'_>) {
     let Some(pid) = storm.replacement() else { return };
     let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };
-    let sessions = storm.traffic.driver.swarm.connected().max(1) as f64;
+    let sessions = storm.traffic.driver.agents.connected().max(1) as f64;
     let each = cpu.run_ns as f64 / 1e3 / sessions;
     storm.report.add(format!("restart: {CPU_PER}session, its start counted in"), each, "us");
     storm.report.add("restart: user memory with all back", memory.anonymous(), "B");
@@ -111,7 +111,7 @@ fn show_used(storm: &mut Storm<'_>) {
 
 /// Posts for a moment, so that some messages are half way when the server goes.
 fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Result<()> {
-    let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+    let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
     let there = |number: u64| (number as usize * 101 + AWAY_PERCENT) % sessions.max(1);
     let stream = Stream::lasting(Some(options.doomed_rate), Duration::from_secs(1));
     traffic.run(stream, |_, number| Some((there(number), style)))
@@ -198,7 +198,7 @@ fn come_back(
     went: Instant,
     patience: Duration,
 ) -> io::Result<Back> {
-    let all = traffic.driver.swarm.count();
+    let all = traffic.driver.agents.count();
     let mut arrivals = Arrivals::new(0..all, |agent, ends| Some(wait(agent, ends, options.back_off)));
     for agent in away {
         arrivals.expect(*agent, went + wait(*agent, 0, options.back_off));
@@ -209,7 +209,7 @@ fn come_back(
             back.took.record(now - went);
             back.first.get_or_insert(now - went);
         })?;
-        back.all = (traffic.driver.swarm.connected() == all).then(|| went.elapsed());
+        back.all = (traffic.driver.agents.connected() == all).then(|| went.elapsed());
     }
     back.attempts = arrivals.attempts;
     Ok(back)

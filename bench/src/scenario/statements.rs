@@ -6,11 +6,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
-use crate::fleet::{Happening, Plan};
-use crate::ledger::Expect;
-use crate::letter::Signing;
+use super::traffic::{MessageSpec, ONE_CHANNEL, Stream, Traffic};
+use crate::delivery_log::Expect;
+use crate::fleet::{AgentEvent, Plan};
 use crate::metrics::Metrics;
+use crate::post::Signing;
 use crate::report::Report;
 use crate::statements::Statements;
 use crate::target::Target;
@@ -169,7 +169,7 @@ impl Count<'_> {
 
     /// Sets whether agents that connect from now on ack.
     fn acks(&mut self, ack: bool) {
-        self.traffic.driver.swarm.set_plan(Plan { channels: 0, ack, ..ONE_CHANNEL });
+        self.traffic.driver.agents.set_plan(Plan { channels: 0, ack, ..ONE_CHANNEL });
     }
 
     fn connect(&mut self) -> io::Result<()> {
@@ -179,7 +179,7 @@ impl Count<'_> {
     }
 
     fn leave(&mut self) -> io::Result<()> {
-        self.traffic.driver.swarm.disconnect_all();
+        self.traffic.driver.agents.disconnect_all();
         Ok(())
     }
 
@@ -187,11 +187,11 @@ impl Count<'_> {
     fn register(&mut self) -> io::Result<()> {
         let (end, sessions) = (Instant::now() + self.patience(), self.options.target.sessions);
         for agent in 0..sessions {
-            self.traffic.driver.swarm.register(agent);
+            self.traffic.driver.agents.register(agent);
             let mut done = false;
             while !done && Instant::now() < end {
                 self.traffic.turn_by(Instant::now() + Duration::from_millis(5))?;
-                let registered = |one: Happening| matches!(one, Happening::Registered { status: 200, .. });
+                let registered = |one: AgentEvent| matches!(one, AgentEvent::Registered { status: 200, .. });
                 done = self.traffic.others.drain(..).any(registered);
             }
             self.must(done, || format!("user {agent} could not register"))?;
@@ -207,7 +207,7 @@ impl Count<'_> {
     /// Posts the configured number of messages to each user; those to one user one after the other.
     fn post(&mut self) -> io::Result<()> {
         let (users, messages) = (self.users(), self.messages());
-        let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+        let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
         let (first, created) = (self.traffic.ledger.next(), self.traffic.ledger.created());
         let stream = Stream::counting(None, messages);
         self.traffic.run(stream, |_, number| Some((((number - first) % users) as usize, style)))?;

@@ -7,13 +7,13 @@ use std::io;
 use std::time::Duration;
 
 use super::ramp;
-use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
-use crate::ledger::{Expect, Ledger};
-use crate::letter::Signing;
+use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Stream, Traffic, spread};
+use crate::delivery_log::{DeliveryLog, Expect};
+use crate::post::Signing;
 use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
-use crate::usage::Usage;
+use crate::usage::UsageSample;
 
 /// Options of the scenario.
 #[derive(clap::Args, Clone, Debug)]
@@ -59,7 +59,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
     let mut report = target.report("store");
-    if options.body.iter().any(|bytes| *bytes < crate::letter::NUMBERED_BYTES_MIN) {
+    if options.body.iter().any(|bytes| *bytes < crate::post::NUMBERED_BYTES_MIN) {
         return Err(io::Error::other("a stored message is told by its body: --body is 9 or more"));
     }
     let mut traffic = Traffic::new(target, ONE_CHANNEL, Signing::None)?;
@@ -79,9 +79,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     target.ramp.climb(&mut traffic, 0..target.sessions)?.show(&mut report, "last visit", target.sessions);
     traffic.idle(SETTLE)?;
     report.check("last visit: delivered again after their ack", traffic.ledger.sums().doubled - before, 0);
-    let renamed = traffic.driver.swarm.renamed_count();
+    let renamed = traffic.driver.agents.renamed_count();
     report.check("UAIDs changed", renamed as u64, 0);
-    traffic.check(&mut report, "store", Once::Always);
+    traffic.check(&mut report, "store", DuplicatePolicy::Always);
     traffic.driver.view.curves(&mut report);
     report.finish(target.json.as_deref())
 }
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
 /// Ends all sessions, after the server has surely read their frames.
 fn leave(traffic: &mut Traffic) -> io::Result<()> {
     traffic.idle(Duration::from_secs(1))?;
-    traffic.driver.swarm.disconnect_all();
+    traffic.driver.agents.disconnect_all();
     traffic.idle(Duration::from_secs(1))
 }
 
@@ -98,21 +98,21 @@ fn store(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::R
     traffic.driver.view.stage("store", 0);
     traffic.driver.open_publishers(target, options.in_flight)?;
     let mut topics = Topics::default();
-    let before = Usage::read(target)?;
+    let before = UsageSample::read(target)?;
     traffic.open_window();
     let stream = Stream::counting(options.rate, options.messages);
     traffic.run(stream, |ledger, number| {
         let agent = spread(number, target.sessions);
         let body_bytes = options.body[number as usize % options.body.len()];
-        let plain = Style { ttl: TTL, topic: None, body_bytes, expect: Expect::Once };
+        let plain = MessageSpec { ttl: TTL, topic: None, body_bytes, expect: Expect::Once };
         // Of each hundred the first have a topic, the next expire.
         let style = match number % 100 {
             percent if percent < options.topics => {
                 topics.enter(ledger, agent, number)?;
-                Style { topic: Some("bench"), ..plain }
+                MessageSpec { topic: Some("bench"), ..plain }
             }
             percent if percent < options.topics + options.expiring => {
-                Style { ttl: options.expiring_ttl, expect: Expect::Never, ..plain }
+                MessageSpec { ttl: options.expiring_ttl, expect: Expect::Never, ..plain }
             }
             _ => plain,
         };
@@ -132,7 +132,7 @@ fn store(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::R
 fn drain(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
     let target = &options.target;
     traffic.driver.view.stage("drain", target.sessions);
-    let before = Usage::read(target)?;
+    let before = UsageSample::read(target)?;
     let begin = std::time::Instant::now();
     let climb = match options.within {
         Some(seconds) => ramp::arrive(traffic, 0..target.sessions, Duration::from_secs_f64(seconds))?,
@@ -157,7 +157,7 @@ struct Topics {
 }
 
 impl Topics {
-    fn enter(&mut self, ledger: &Ledger, agent: usize, number: u64) -> Option<()> {
+    fn enter(&mut self, ledger: &DeliveryLog, agent: usize, number: u64) -> Option<()> {
         let chain = self.chains.entry(agent).or_default();
         if chain.last().is_some_and(|last| !ledger.is_answered(*last)) {
             return None;
@@ -167,7 +167,7 @@ impl Topics {
     }
 
     /// Expects only the last accepted message of each user.
-    fn settle(self, ledger: &mut Ledger) {
+    fn settle(self, ledger: &mut DeliveryLog) {
         for chain in self.chains.into_values() {
             let kept = chain.iter().rposition(|number| ledger.is_created(*number));
             for (at, number) in chain.into_iter().enumerate() {
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn of_a_topic_the_last_that_was_accepted_must_come() {
-        let (mut ledger, mut topics) = (Ledger::default(), Topics::default());
-        let post = |ledger: &mut Ledger| ledger.posted(Instant::now(), Expect::Once);
+        let (mut ledger, mut topics) = (DeliveryLog::default(), Topics::default());
+        let post = |ledger: &mut DeliveryLog| ledger.posted(Instant::now(), Expect::Once);
         for status in [201, 201, 500] {
             let number = ledger.next();
             assert!(topics.enter(&ledger, 3, number).is_some());

@@ -6,18 +6,18 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ramp::{self, Climb};
+use super::ramp::{self, RampResult};
 use super::restart;
-use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
+use super::traffic::{MessageSpec, ONE_CHANNEL, Stream, Traffic};
+use crate::delivery_log::Expect;
 use crate::fleet::Plan;
-use crate::ledger::Expect;
-use crate::letter::Signing;
 use crate::metrics::Metrics;
+use crate::post::Signing;
 use crate::report::Report;
 use crate::result::names;
 use crate::statements::{self, Statements};
 use crate::target::Target;
-use crate::usage::Usage;
+use crate::usage::UsageSample;
 
 /// Size of the storm.
 #[derive(clap::Args, Clone, Debug)]
@@ -61,7 +61,7 @@ pub(super) struct Storm<'a> {
     target: Target,
     pub traffic: Traffic,
     pub report: Report,
-    before: Option<Usage>,
+    before: Option<UsageSample>,
     /// Sockets that arrived on their owner in the last step.
     moved: f64,
     /// The server that took the place of the first; it lives as long as the storm.
@@ -123,7 +123,7 @@ impl Storm<'_> {
         let sessions = self.options.target.sessions;
         let climb = self.options.target.ramp.climb(&mut self.traffic, 0..sessions)?;
         climb.show(&mut self.report, "first visit", sessions);
-        self.report.check("sessions that registered", self.traffic.driver.swarm.connected() as u64, self.count());
+        self.report.check("sessions that registered", self.traffic.driver.agents.connected() as u64, self.count());
         self.traffic.driver.open_publishers(&self.options.target, self.options.in_flight)?;
         self.post_to_each(100, "first visit")?;
         self.end("first visit")
@@ -131,7 +131,7 @@ impl Storm<'_> {
 
     fn everybody_returns(&mut self) -> io::Result<()> {
         self.leave()?;
-        self.traffic.driver.swarm.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
+        self.traffic.driver.agents.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
         self.begin("return")?;
         let climb = self.connect_all()?;
         climb.show(&mut self.report, "return", self.options.target.sessions);
@@ -220,13 +220,13 @@ impl Storm<'_> {
     fn invented(&mut self) -> io::Result<()> {
         self.leave()?;
         for agent in 0..self.options.target.sessions {
-            self.traffic.driver.swarm.set_uaid(agent, &uuid::Uuid::new_v4().simple().to_string());
+            self.traffic.driver.agents.set_uaid(agent, &uuid::Uuid::new_v4().simple().to_string());
         }
         self.begin("invented UAIDs")?;
         let climb = self.connect_all()?;
         climb.show(&mut self.report, "hellos with invented UAIDs", self.options.target.sessions);
         let renamed = self.renamed();
-        self.report.check("invented: sessions", self.traffic.driver.swarm.connected() as u64, self.count());
+        self.report.check("invented: sessions", self.traffic.driver.agents.connected() as u64, self.count());
         self.report.check("invented: given another UAID", renamed, self.count());
         self.end("invented")?;
         if let Some(admin) = self.options.target.admin {
@@ -248,17 +248,17 @@ impl Storm<'_> {
         Ok(())
     }
 
-    fn connect_all(&mut self) -> io::Result<Climb> {
+    fn connect_all(&mut self) -> io::Result<RampResult> {
         let span = Duration::from_secs_f64(self.options.within.unwrap_or(0.0));
         ramp::arrive(&mut self.traffic, 0..self.options.target.sessions, span)
     }
 
     fn renamed(&self) -> u64 {
-        self.traffic.driver.swarm.renamed_count() as u64
+        self.traffic.driver.agents.renamed_count() as u64
     }
 
     pub(super) fn check_served(&mut self, step: &str) {
-        let (connected, renamed) = (self.traffic.driver.swarm.connected() as u64, self.renamed());
+        let (connected, renamed) = (self.traffic.driver.agents.connected() as u64, self.renamed());
         self.report.check(format!("{step}: sessions"), connected, self.count());
         self.report.check(format!("{step}: UAIDs lost"), renamed, 0);
     }
@@ -277,7 +277,7 @@ impl Storm<'_> {
     }
 
     fn post(&mut self, chosen: &[usize]) -> io::Result<()> {
-        let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+        let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
         let mut agents = chosen.iter();
         let stream = Stream::counting(None, chosen.len() as u64);
         self.traffic.run(stream, |_, _| agents.next().map(|agent| (*agent, style)))?;
@@ -287,13 +287,13 @@ impl Storm<'_> {
     /// Ends all sessions, after the server has surely read their frames.
     fn leave(&mut self) -> io::Result<()> {
         self.traffic.idle(Duration::from_secs(1))?;
-        self.traffic.driver.swarm.disconnect_all();
+        self.traffic.driver.agents.disconnect_all();
         self.traffic.idle(Duration::from_secs(1))
     }
 
     pub(super) fn begin(&mut self, step: &str) -> io::Result<()> {
         self.traffic.driver.view.stage(step, self.options.target.sessions);
-        self.before = Some(Usage::read(&self.target)?);
+        self.before = Some(UsageSample::read(&self.target)?);
         Ok(())
     }
 

@@ -5,12 +5,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use crate::fleet::{Happening, Plan};
+use crate::delivery_log::{DeliveryLog, Expect};
+use crate::fleet::{AgentEvent, Plan};
 use crate::latency::{Latency, Series};
-use crate::ledger::{Expect, Ledger};
-use crate::letter::{Encoding, Letter, Letters, NUMBERED_BYTES_MIN, Signing, Vapid};
-use crate::pace::Pace;
+use crate::post::{Encoding, NUMBERED_BYTES_MIN, PostSpec, PostWriter, Signing, Vapid};
 use crate::report::Report;
+use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
 
 /// One channel, acks, no broadcast: the plan of an agent in most scenarios.
@@ -19,7 +19,7 @@ pub const ONE_CHANNEL: Plan =
 
 /// Properties of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Style<'a> {
+pub struct MessageSpec<'a> {
     /// `TTL` in seconds.
     pub ttl: u32,
     pub topic: Option<&'a str>,
@@ -30,14 +30,14 @@ pub struct Style<'a> {
 }
 
 /// Function from the number of a message to its recipient and style; `None` when it must wait.
-pub trait Pick: FnMut(&Ledger, u64) -> Option<(usize, Style<'static>)> {}
+pub trait Pick: FnMut(&DeliveryLog, u64) -> Option<(usize, MessageSpec<'static>)> {}
 
-impl<F: FnMut(&Ledger, u64) -> Option<(usize, Style<'static>)>> Pick for F {}
+impl<F: FnMut(&DeliveryLog, u64) -> Option<(usize, MessageSpec<'static>)>> Pick for F {}
 
 /// Messages to post: at a rate, regardless of the server, or as fast as connections become free.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
-    pace: Option<Pace>,
+    pace: Option<OpenLoopSchedule>,
     end: Instant,
     count: u64,
     posted: u64,
@@ -47,7 +47,12 @@ impl Stream {
     /// `rate` messages per second for this long, from now on; as many as the server takes without a rate.
     pub fn lasting(rate: Option<f64>, span: Duration) -> Stream {
         let begin = Instant::now();
-        Stream { pace: rate.map(|rate| Pace::new(begin, rate)), end: begin + span, count: u64::MAX, posted: 0 }
+        Stream {
+            pace: rate.map(|rate| OpenLoopSchedule::new(begin, rate)),
+            end: begin + span,
+            count: u64::MAX,
+            posted: 0,
+        }
     }
 
     /// A stream of `count` messages.
@@ -109,7 +114,7 @@ pub struct Window {
 
 /// Rule for messages that come twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Once {
+pub enum DuplicatePolicy {
     /// No message may come twice: every session stays until its acks are read.
     Always,
     /// A message may come twice, because sessions leave at any time.
@@ -120,14 +125,14 @@ pub enum Once {
 pub struct Traffic {
     pub driver: Driver,
     /// Fate of every message.
-    pub ledger: Ledger,
+    pub ledger: DeliveryLog,
     /// Happenings that are no notification, until taken.
-    pub others: Vec<Happening>,
+    pub others: Vec<AgentEvent>,
     /// Connections that ended on the server's side or could not be made.
     pub ended: u64,
     /// Stretches that were measured; the last may still be.
     pub windows: Vec<Window>,
-    letters: Letters,
+    letters: PostWriter,
     /// Messages too short for a number: the one under way to each agent.
     nameless: HashMap<usize, u64>,
     last_second: (Instant, Latency),
@@ -155,11 +160,11 @@ impl Traffic {
         let plan = Plan { key: signing.public_key().or(plan.key), ..plan };
         Ok(Traffic {
             driver: Driver::new(target, plan, 128)?,
-            ledger: Ledger::default(),
+            ledger: DeliveryLog::default(),
             others: Vec::new(),
             ended: 0,
             windows: Vec::new(),
-            letters: Letters::spelled(signing, vapid, encoding),
+            letters: PostWriter::spelled(signing, vapid, encoding),
             nameless: HashMap::new(),
             last_second: (Instant::now(), Latency::default()),
         })
@@ -188,7 +193,7 @@ impl Traffic {
     }
 
     /// Posts one message to the first channel of `agent`; `None` when no connection is free.
-    pub fn post(&mut self, agent: usize, due: Instant, style: &Style<'_>) -> io::Result<Option<u64>> {
+    pub fn post(&mut self, agent: usize, due: Instant, style: &MessageSpec<'_>) -> io::Result<Option<u64>> {
         let Some(publishers) = self.driver.publishers.as_mut().filter(|pool| pool.has_idle()) else {
             return Ok(None);
         };
@@ -196,9 +201,9 @@ impl Traffic {
         if (1..NUMBERED_BYTES_MIN).contains(&body_bytes) || body_bytes == 0 && self.nameless.contains_key(&agent) {
             body_bytes = NUMBERED_BYTES_MIN;
         }
-        let url = self.driver.swarm.endpoint(agent, 0).unwrap_or_default();
+        let url = self.driver.agents.endpoint(agent, 0).unwrap_or_default();
         let number = self.ledger.next();
-        let letter = Letter { url: &url, ttl: style.ttl, topic: style.topic, body_bytes, number };
+        let letter = PostSpec { url: &url, ttl: style.ttl, topic: style.topic, body_bytes, number };
         match self.letters.write(&letter) {
             Some(request) => {
                 publishers.post(request, number)?;
@@ -288,8 +293,8 @@ impl Traffic {
         }
         for happening in std::mem::take(&mut self.driver.happenings) {
             match happening {
-                Happening::Notified { agent, sequence, at, .. } => self.delivered(agent, sequence, at),
-                Happening::Ended { .. } => {
+                AgentEvent::Notified { agent, sequence, at, .. } => self.delivered(agent, sequence, at),
+                AgentEvent::Ended { .. } => {
                     self.ended += 1;
                     self.others.push(happening);
                 }
@@ -326,12 +331,12 @@ impl Traffic {
     }
 
     /// Adds the checks of every load: all answered 201, nothing lost, nothing twice, nothing that had expired.
-    pub fn check(&self, report: &mut Report, what: &str, once: Once) {
+    pub fn check(&self, report: &mut Report, what: &str, once: DuplicatePolicy) {
         let sums = self.ledger.sums();
         report.add(format!("{what}: answers by status"), format!("{:?}", self.ledger.statuses()), "");
         report.check(format!("{what}: POSTs not answered 201"), sums.refused, 0);
         report.check(format!("{what}: accepted and lost"), sums.lost, 0);
-        if once == Once::Never {
+        if once == DuplicatePolicy::Never {
             // An agent that leaves with an ack under way gets its message again: at least once.
             report.add(format!("{what}: delivered twice"), sums.doubled, "");
         } else {

@@ -11,7 +11,7 @@ mod counting;
 use std::time::{Duration, Instant};
 
 use murre::config::{Config, Sources};
-use murre::node::{self, Running};
+use murre::node::{self, RunningNode};
 use tempfile::TempDir;
 
 use client::{Agent, Sender};
@@ -40,7 +40,7 @@ const STRAY_PER_SECOND: u64 = 4;
 
 /// A node with one shard, and its clients.
 struct World {
-    running: Running,
+    running: RunningNode,
     shard: Thread,
     agents: Vec<Agent>,
     paths: Vec<String>,

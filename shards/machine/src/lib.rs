@@ -12,10 +12,10 @@ pub mod limits;
 mod lru;
 pub mod message;
 pub mod model;
-pub mod place;
-pub mod rates;
+pub mod placement;
+pub mod token_bucket;
 mod shard;
-pub mod simple;
+pub mod simplepush;
 pub mod stats;
 pub mod time;
 

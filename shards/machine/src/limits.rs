@@ -17,12 +17,12 @@ pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
 
 /// Bytes that a holder of a shared bound has at most to count as small: a notification and its head fit, and so does
 /// every message of a well-behaved user agent. Half of the bound is for small holders.
-pub const LITTLE_BYTES: usize = 8 * 1024;
+pub const SMALL_HOLDER_BYTES_MAX: usize = 8 * 1024;
 
 /// Message bytes that the windows of one shard keep although storage has them: 8,192 of the largest messages. Half is
-/// for sessions that keep little ([`LITTLE_BYTES`]). A page on its way counts as `READ_AHEAD_BYTES`. At the bound:
-/// nothing is read from storage for a session until others have let go, and what waits to be sent at the end of a
-/// window leaves it, to be read again. A session whose socket takes no bytes is closed 1013 (`blocked_shed`) when it
+/// for sessions that keep little ([`SMALL_HOLDER_BYTES_MAX`]). A page on its way counts as `READ_AHEAD_BYTES`. At the
+/// bound: nothing is read from storage for a session until others have let go, and what waits to be sent at the end of
+/// a window leaves it, to be read again. A session whose socket takes no bytes is closed 1013 (`blocked_shed`) when it
 /// would keep more.
 pub const ROW_BYTES_MAX: u64 = 64 << 20;
 
@@ -34,14 +34,14 @@ pub const WRITE_SECONDS_MAX: u64 = 30;
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 
 /// Notifications of one session that are sent and unacked at once, and as many more for each second without an ack. A
-/// client in use closes its connection at 64 frames that it has not read. Park: the others wait in the window.
+/// client in use closes its connection at 64 frames that it has not read. Queue: the others wait in the window.
 pub const BURST_MESSAGES: u16 = 50;
 /// Frames that one step writes for one session; with more to send the session takes its next turn behind the others.
-/// Park: as above.
+/// Queue: as above.
 pub const SENT_PER_STEP: usize = 16;
 
 /// Bytes of stored messages that are read ahead for one session and not sent yet. One page more may be on its way: rows
-/// are asked for by the size of those that came before. Park: the next page is read when some were sent.
+/// are asked for by the size of those that came before. Queue: the next page is read when some were sent.
 pub const READ_AHEAD_BYTES: u32 = 64 * 1024;
 /// Stored messages asked for at once, before their size is known: 8 of the largest are `READ_AHEAD_BYTES`. Two pages
 /// are never in flight for one session.
@@ -151,7 +151,7 @@ pub const RELAY_MEMBERS_MAX: usize = 4_096;
 /// torn requests of one small receive (2 KiB), or 8,192 of the largest payload; torn input is a few milliseconds old
 /// unless a peer means it, and is ended after `http.request_timeout`. Each port has its own part (`quota::PortQuotas`),
 /// so that user agents cannot use up the memory of app servers. Half of each part is for those who hold little
-/// ([`LITTLE_BYTES`]). Shed at three quarters of a part: what was begun longest ago. Refuse at the bound: the
+/// ([`SMALL_HOLDER_BYTES_MAX`]). Shed at three quarters of a part: what was begun longest ago. Refuse at the bound: the
 /// connection that takes more is closed 1013, or answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 
@@ -172,7 +172,7 @@ pub const RETRIES_MAX: u8 = 3;
 /// it is deleted, counted (`unacked_ended`) and told to the app server that asked for a receipt.
 pub const ATTEMPTS_DEFAULT: u8 = 10;
 /// Ids of one session that left the window without an ack. At the bound: close 1013.
-pub const PARKED_IDS_MAX: usize = 1_024;
+pub const DEFERRED_IDS_MAX: usize = 1_024;
 
 /// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
 pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
@@ -180,11 +180,12 @@ pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 /// Seconds between two refreshes of a user who is alive: a storage that keeps users for 60 days is told eight times
 /// before. A million sessions make 1.7 refreshes a second.
 pub const REFRESH_INTERVAL_SECONDS: u64 = 7 * 86_400;
-/// Refreshes of users that one shard has in flight. Park: the session is found again by the next round of the sweep
+/// Refreshes of users that one shard has in flight. Queue: the session is found again by the next round of the sweep
 /// (`refreshes_postponed`).
 pub const REFRESHES_MAX: usize = 16;
 
-/// Registers and messages `urgency` of one user in one minute, over all of its connections (issue: at least 300). Refuse: close 1013.
+/// Registers and messages `urgency` of one user in one minute, over all of its connections (issue: at least 300).
+/// Refuse: close 1013.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
 /// Users of one shard whose registers of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
 /// user that registered longest ago, after as many registers of others in one minute.

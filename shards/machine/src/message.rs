@@ -141,7 +141,7 @@ impl Rank {
 
 /// Facts that a store needs about the message that holds a topic slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct TopicHolder {
     pub stamp: Stamp,
     rank: Rank,
     expires: UnixSeconds,
@@ -184,13 +184,13 @@ impl Message {
     }
 
     /// Facts that a store needs while this message holds a topic slot.
-    pub fn held(&self) -> Held {
-        Held { stamp: self.stamp, rank: self.rank(), expires: self.expires() }
+    pub fn held(&self) -> TopicHolder {
+        TopicHolder { stamp: self.stamp, rank: self.rank(), expires: self.expires() }
     }
 
     /// Returns true if it takes the slot from the message that holds it; that message itself may be written again. An
     /// expired version must not keep lower ones away.
-    pub fn replaces(&self, held: &Held) -> bool {
+    pub fn replaces(&self, held: &TopicHolder) -> bool {
         self.rank() >= held.rank || (self.simple_version().is_some() && held.expires <= self.accepted)
     }
 

@@ -11,7 +11,7 @@ use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use crate::limits;
 use crate::message::{Message, Topic, Tries};
 use crate::shard::{NodeId, Page, Presence, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
-use crate::simple::Contact;
+use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
 
 /// Result of one operation.
@@ -55,7 +55,7 @@ pub struct User {
     topics: BTreeMap<(Chid, Topic), Arc<Message>>,
     /// Versions that were deleted, on a shared store.
     dead: BTreeSet<(Stamp, Chid)>,
-    /// Likewise, the latest presence of each run of a node that was cleared.
+    /// Likewise, the latest presence of each boot of a node that was cleared.
     left: BTreeMap<Arc<NodeId>, u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Time as the machine knows it: handed in with every input, never read.
 //!
-//! A [`Now`] is made by `shards::wall::Wall`, the only code that reads the host's clock.
+//! A [`Now`] is made by `shards::process_clock::ProcessClock`, the only code that reads the host's clock.
 
 /// Monotonic nanoseconds since the process started. Orders deadlines; never compared between processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -8,18 +8,18 @@ pub struct Instant(pub u64);
 
 impl Instant {
     /// This instant and `span` later, saturating.
-    pub fn after(self, span: Span) -> Instant {
+    pub fn after(self, span: TimeSpan) -> Instant {
         Instant(self.0.saturating_add(span.0))
     }
 
     /// The next multiple of `step`, or this instant when it is one.
-    pub fn rounded_up(self, step: Span) -> Instant {
+    pub fn rounded_up(self, step: TimeSpan) -> Instant {
         Instant(self.0.div_ceil(step.0.max(1)).saturating_mul(step.0.max(1)))
     }
 
     /// Time since `earlier`; zero when that lies ahead.
-    pub fn since(self, earlier: Instant) -> Span {
-        Span(self.0.saturating_sub(earlier.0))
+    pub fn since(self, earlier: Instant) -> TimeSpan {
+        TimeSpan(self.0.saturating_sub(earlier.0))
     }
 
     /// Whole seconds since the process started: what idle sessions keep (4 bytes, 136 years).
@@ -30,15 +30,15 @@ impl Instant {
 
 /// A length of time in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Span(pub u64);
+pub struct TimeSpan(pub u64);
 
-impl Span {
-    pub const fn from_ms(ms: u64) -> Span {
-        Span(ms * 1_000_000)
+impl TimeSpan {
+    pub const fn from_ms(ms: u64) -> TimeSpan {
+        TimeSpan(ms * 1_000_000)
     }
 
-    pub const fn from_secs(s: u64) -> Span {
-        Span(s * 1_000_000_000)
+    pub const fn from_secs(s: u64) -> TimeSpan {
+        TimeSpan(s * 1_000_000_000)
     }
 
     pub const fn seconds_ceil(self) -> u32 {

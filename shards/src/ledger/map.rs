@@ -7,7 +7,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::fault::LedgerError;
+use super::error::LedgerError;
 use super::layout::HEADER_BYTES;
 use super::medium::Medium;
 

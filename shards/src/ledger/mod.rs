@@ -20,7 +20,7 @@
 
 #![allow(unsafe_code)]
 
-mod fault;
+mod error;
 mod layout;
 mod map;
 mod medium;
@@ -35,7 +35,7 @@ use crate::ports::Ledger;
 use machine::ids::{Clock, LedgerSlot, Origin, ShardId};
 use machine::message::Message;
 
-pub use fault::LedgerError;
+pub use error::LedgerError;
 pub use layout::MESSAGE_BYTES_MAX;
 pub use map::Map;
 pub use medium::Medium;

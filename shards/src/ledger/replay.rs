@@ -8,7 +8,7 @@ use std::sync::Arc;
 use machine::ids::Clock;
 use machine::message::Message;
 
-use super::fault::LedgerError;
+use super::error::LedgerError;
 use super::layout::{self, HEADER_BYTES, MESSAGE_BYTES_MAX, RECORD_HEAD_BYTES};
 
 /// Messages and files of earlier boots. Lives on the starting thread, until its messages are saved.
@@ -19,12 +19,12 @@ pub struct Replay {
     /// No shard's clock may start at or below it.
     pub clock_floor: Clock,
     /// The logs that were read, and drafts of logs that never were.
-    files: Vec<Left>,
+    files: Vec<LeftoverLog>,
 }
 
 /// A file that an earlier boot left.
 #[derive(Debug)]
-struct Left {
+struct LeftoverLog {
     path: PathBuf,
     /// It holds a live record.
     live: bool,
@@ -55,7 +55,7 @@ impl Replay {
         self.remove(|left| !left.live && Some(&left.path) != highest.as_ref())
     }
 
-    fn remove(&mut self, which: impl Fn(&Left) -> bool) -> Result<(), LedgerError> {
+    fn remove(&mut self, which: impl Fn(&LeftoverLog) -> bool) -> Result<(), LedgerError> {
         let mut first = Ok(());
         self.files.retain(|left| {
             if !which(left) {
@@ -97,18 +97,18 @@ pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
         match path.extension().and_then(|e| e.to_str()) {
             Some("log") => {}
             Some("tmp") => {
-                replay.files.push(Left { path, live: false, floor: Clock(0) });
+                replay.files.push(LeftoverLog { path, live: false, floor: Clock(0) });
                 continue;
             }
             _ => continue,
         }
         let file = fs::read(&path).map_err(|e| LedgerError::io(&path, "read", e))?;
         if file.iter().all(|&byte| byte == 0) {
-            replay.files.push(Left { path, live: false, floor: Clock(0) });
+            replay.files.push(LeftoverLog { path, live: false, floor: Clock(0) });
             continue;
         }
         let header = layout::read_header(&file).map_err(|what| LedgerError::header(&path, what))?;
-        let mut left = Left { path, live: false, floor: header.floor };
+        let mut left = LeftoverLog { path, live: false, floor: header.floor };
         let ring = file.get(HEADER_BYTES as usize..).unwrap_or_default();
         for message in live_records(ring, header.salt) {
             left.live = true;

@@ -48,7 +48,7 @@ impl Lane {
 }
 
 /// The part of a shard that the others see.
-struct Door {
+struct ShardInbox {
     requests: ArrayQueue<Mail>,
     replies: ArrayQueue<Mail>,
     arrivals: ArrayQueue<Mail>,
@@ -56,9 +56,9 @@ struct Door {
     /// Its rings, hub first; set once, before any shard reads its lanes.
     rings: OnceLock<Box<[RingFd]>>,
     /// The ring that has most room, where descriptors should go.
-    roomy: AtomicU32,
+    target_ring: AtomicU32,
     /// Endpoint and node connections there or on their way there.
-    dealt: AtomicU32,
+    assigned: AtomicU32,
     /// State of connections that are being handed over to it, at most [`HAND_OVERS_MAX`].
     handed_over: Mutex<HashMap<Origin, Carried>>,
 }
@@ -69,7 +69,7 @@ const HAND_OVERS_MAX: usize = 256;
 /// One shard's end of the mesh.
 pub struct Mailbox {
     me: ShardId,
-    doors: Arc<[Door]>,
+    inboxes: Arc<[ShardInbox]>,
 }
 
 /// The mailboxes of a process, in the order of their shards.
@@ -77,20 +77,20 @@ pub fn mesh(shards: u16) -> io::Result<Vec<Mailbox>> {
     assert!((1..=limits::SHARDS_MAX).contains(&shards), "1 to {} shards", limits::SHARDS_MAX);
     let credit = limits::reply_credit(shards) * usize::from(shards.max(2) - 1);
     assert!(credit <= limits::LANE_MAILS_TOTAL, "the credit of all peers fits into one lane");
-    let door = || {
-        Ok(Door {
+    let inbox = || {
+        Ok(ShardInbox {
             requests: ArrayQueue::new(credit),
             replies: ArrayQueue::new(credit),
             arrivals: ArrayQueue::new(limits::GRANTS_MAX),
             waker: Arc::new(Waker::new()?),
             rings: OnceLock::new(),
-            roomy: AtomicU32::new(0),
-            dealt: AtomicU32::new(0),
+            target_ring: AtomicU32::new(0),
+            assigned: AtomicU32::new(0),
             handed_over: Mutex::default(),
         })
     };
-    let doors: Arc<[Door]> = (0..shards).map(|_| door()).collect::<io::Result<Vec<_>>>()?.into();
-    Ok((0..shards).map(|shard| Mailbox { me: ShardId(shard), doors: Arc::clone(&doors) }).collect())
+    let inboxes: Arc<[ShardInbox]> = (0..shards).map(|_| inbox()).collect::<io::Result<Vec<_>>>()?.into();
+    Ok((0..shards).map(|shard| Mailbox { me: ShardId(shard), inboxes: Arc::clone(&inboxes) }).collect())
 }
 
 impl Mailbox {
@@ -100,7 +100,7 @@ impl Mailbox {
 
     /// Returns the number of shards of the mesh.
     pub fn shard_count(&self) -> u16 {
-        self.doors.len() as u16
+        self.inboxes.len() as u16
     }
 
     /// Wakes this shard when it is parked.
@@ -108,12 +108,12 @@ impl Mailbox {
         &self.mine().waker
     }
 
-    fn mine(&self) -> &Door {
-        &self.doors[usize::from(self.me.0)]
+    fn mine(&self) -> &ShardInbox {
+        &self.inboxes[usize::from(self.me.0)]
     }
 
-    fn door(&self, shard: ShardId) -> &Door {
-        &self.doors[usize::from(shard.0)]
+    fn inbox(&self, shard: ShardId) -> &ShardInbox {
+        &self.inboxes[usize::from(shard.0)]
     }
 
     /// Puts a mail into its lane at `to`. Returns true if that shard is parked and no other caller has to wake it: this
@@ -124,29 +124,29 @@ impl Mailbox {
         if let Mail::Request { from, .. } = &mail {
             assert!(*from == self.me, "a request names the shard that gets the reply");
         }
-        let door = self.door(to);
+        let inbox = self.inbox(to);
         let lane = match &mail {
-            Mail::Request { .. } => &door.requests,
-            Mail::Reply { .. } => &door.replies,
-            Mail::Arrive(_) | Mail::Stayed(_) => &door.arrivals,
+            Mail::Request { .. } => &inbox.requests,
+            Mail::Reply { .. } => &inbox.replies,
+            Mail::Arrive(_) | Mail::Stayed(_) => &inbox.arrivals,
         };
         assert!(lane.push(mail).is_ok(), "credit and grants keep lanes from overflowing");
-        door.waker.claim()
+        inbox.waker.claim()
     }
 
     /// The next mail of one of this shard's lanes.
     pub fn receive(&self, lane: Lane) -> Option<Mail> {
-        let door = self.mine();
+        let inbox = self.mine();
         match lane {
-            Lane::Replies => door.replies.pop(),
-            Lane::Arrivals => door.arrivals.pop(),
-            Lane::Requests => door.requests.pop(),
+            Lane::Replies => inbox.replies.pop(),
+            Lane::Arrivals => inbox.arrivals.pop(),
+            Lane::Requests => inbox.requests.pop(),
         }
     }
 
     pub fn has_mail(&self) -> bool {
-        let door = self.mine();
-        !(door.replies.is_empty() && door.arrivals.is_empty() && door.requests.is_empty())
+        let inbox = self.mine();
+        !(inbox.replies.is_empty() && inbox.arrivals.is_empty() && inbox.requests.is_empty())
     }
 
     /// Tells the others where this shard's rings are. Once, before any of them runs.
@@ -157,63 +157,63 @@ impl Mailbox {
 
     /// The ring where `shard` waits.
     pub(crate) fn hub_of(&self, shard: ShardId) -> Option<RingFd> {
-        self.door(shard).rings.get().map(|rings| rings[0])
+        self.inbox(shard).rings.get().map(|rings| rings[0])
     }
 
     /// The ring of `shard` that descriptors should go to.
-    pub(crate) fn roomy_ring_of(&self, shard: ShardId) -> Option<RingFd> {
-        let door = self.door(shard);
-        let roomy = door.roomy.load(Ordering::Relaxed) as usize;
-        door.rings.get().and_then(|rings| rings.get(roomy)).copied()
+    pub(crate) fn target_ring_of(&self, shard: ShardId) -> Option<RingFd> {
+        let inbox = self.inbox(shard);
+        let target_ring = inbox.target_ring.load(Ordering::Relaxed) as usize;
+        inbox.rings.get().and_then(|rings| rings.get(target_ring)).copied()
     }
 
     /// Says which of this shard's rings has most room.
-    pub(crate) fn set_roomy(&self, ring: u16) {
-        self.mine().roomy.store(u32::from(ring), Ordering::Relaxed);
+    pub(crate) fn set_target_ring(&self, ring: u16) {
+        self.mine().target_ring.store(u32::from(ring), Ordering::Relaxed);
     }
 
     /// One endpoint connection more or less at `shard`.
-    pub(crate) fn count_dealt(&self, shard: ShardId, more: bool) {
-        let dealt = &self.door(shard).dealt;
+    pub(crate) fn count_assigned(&self, shard: ShardId, more: bool) {
+        let assigned = &self.inbox(shard).assigned;
         if more {
-            dealt.fetch_add(1, Ordering::Relaxed)
+            assigned.fetch_add(1, Ordering::Relaxed)
         } else {
-            dealt.fetch_sub(1, Ordering::Relaxed)
+            assigned.fetch_sub(1, Ordering::Relaxed)
         };
     }
 
     /// Returns the least loaded shard if this one has more than twice as many endpoint and node connections as the
     /// others in the mean, and two more than that one.
     pub(crate) fn relief(&self) -> Option<ShardId> {
-        let load = |door: &Door| u64::from(door.dealt.load(Ordering::Relaxed));
-        let (all, mine): (u64, u64) = (self.doors.iter().map(load).sum(), load(self.mine()));
-        let to = self.deal();
-        let others = self.doors.len() as u64 - 1;
-        (mine * others > 2 * (all - mine) && mine >= load(self.door(to)) + 2).then_some(to)
+        let load = |inbox: &ShardInbox| u64::from(inbox.assigned.load(Ordering::Relaxed));
+        let (all, mine): (u64, u64) = (self.inboxes.iter().map(load).sum(), load(self.mine()));
+        let to = self.least_loaded();
+        let others = self.inboxes.len() as u64 - 1;
+        (mine * others > 2 * (all - mine) && mine >= load(self.inbox(to)) + 2).then_some(to)
     }
 
     /// Leaves the state of a connection for the shard that it is handed over to, and counts it there. Returns false,
     /// and does not ask for the state, if too many are on their way.
     pub(crate) fn hand_over(&self, to: ShardId, from: Origin, state: impl FnOnce() -> Carried) -> bool {
-        let mut on_their_way = self.door(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut on_their_way = self.inbox(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner);
         // The shard has not taken what came from the same slot before.
         if on_their_way.len() >= HAND_OVERS_MAX || on_their_way.contains_key(&from) {
             return false;
         }
         on_their_way.insert(from, state());
-        self.count_dealt(to, true);
+        self.count_assigned(to, true);
         true
     }
 
     /// Takes the state of a connection that was handed over to `to`: for that shard, or for its source if the
     /// descriptor could not be moved.
     pub(crate) fn take_handed_over(&self, to: ShardId, from: Origin) -> Option<Carried> {
-        self.door(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner).remove(&from)
+        self.inbox(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner).remove(&from)
     }
 
     /// Chooses the shard for a new endpoint connection: the least loaded one; this one when that is no better.
-    pub(crate) fn deal(&self) -> ShardId {
-        let load = |shard: u16| self.doors[usize::from(shard)].dealt.load(Ordering::Relaxed);
+    pub(crate) fn least_loaded(&self) -> ShardId {
+        let load = |shard: u16| self.inboxes[usize::from(shard)].assigned.load(Ordering::Relaxed);
         let mut best = self.me.0;
         for shard in 0..self.shard_count() {
             if load(shard) < load(best) {
@@ -282,13 +282,13 @@ mod tests {
         let boxes = mesh(3).unwrap();
         let mut served = [0; 3];
         for _ in 0..30 {
-            let to = boxes[1].deal();
-            boxes[1].count_dealt(to, true);
+            let to = boxes[1].least_loaded();
+            boxes[1].count_assigned(to, true);
             served[usize::from(to.0)] += 1;
         }
         assert_eq!(served, [10, 10, 10]);
-        boxes[0].count_dealt(ShardId(0), false);
-        assert_eq!(boxes[2].deal(), ShardId(0));
+        boxes[0].count_assigned(ShardId(0), false);
+        assert_eq!(boxes[2].least_loaded(), ShardId(0));
     }
 
     /// A receiver that parks as the reactor does gets every mail, however the sender races with its parking.
@@ -315,7 +315,7 @@ mod tests {
             }
         });
         for index in 0..MAILS {
-            while sender.doors[0].replies.is_full() {
+            while sender.inboxes[0].replies.is_full() {
                 std::thread::yield_now();
             }
             let before = parks.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::ring::eventfd;
 
-/// Wakes one shard. Shared with its store threads and the island; other shards ring its hub instead.
+/// Wakes one shard. Shared with its store threads and the control plane; other shards ring its hub instead.
 pub struct Waker {
     parked: AtomicBool,
     event: File,

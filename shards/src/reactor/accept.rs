@@ -10,10 +10,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::ports::{Edge, Listening, Port};
-use crate::ring::{Departure, Family, Flags, Opened, State, accept_limit, local_address};
+use crate::ring::{Family, Flags, NewConn, SocketMove, State, accept_limit, local_address};
 use machine::ids::{ConnId, ShardId};
 use machine::limits;
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
 use super::{Machine, Reactor};
 
@@ -63,7 +63,7 @@ pub(super) struct Accepting {
 }
 
 /// Pause of the accepts after one failed: the system is out of descriptors or memory.
-const PAUSE: Span = Span::from_ms(50);
+const PAUSE: TimeSpan = TimeSpan::from_ms(50);
 
 impl Default for Accepting {
     fn default() -> Accepting {
@@ -161,7 +161,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         self.conns.change_port(conn, role);
         let Some(entry) = self.conns.get_mut(conn) else { return true };
-        self.sides.charge_to(entry.side, role);
+        self.buffer_pool.charge_to(entry.buffers, role);
         let counted = role != Port::WebSocket;
         if counted {
             entry.flags.set(Flags::COUNTED);
@@ -172,7 +172,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         // Its place in the line of the other port is void. What it has begun is noted anew, for this one.
         entry.flags.clear(Flags::PARTIAL);
-        self.mailbox.count_dealt(self.mailbox.shard(), counted);
+        self.mailbox.count_assigned(self.mailbox.shard(), counted);
         if role == Port::Endpoint {
             self.note_sender(conn);
         }
@@ -211,8 +211,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// A slot that the kernel reused before we saw its Close may still have a side entry.
-    pub(super) fn settle_in(&mut self, mut opened: Opened) -> ConnId {
-        self.sides.free(&mut opened.stale_side);
+    pub(super) fn settle_in(&mut self, mut opened: NewConn) -> ConnId {
+        self.buffer_pool.free(&mut opened.stale_buffers);
         let ring = self.plane.ring_of(opened.conn.slot);
         if self.is_full(ring) {
             self.accepting.due = true;
@@ -268,8 +268,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return self.serve(conn);
         }
         let answer = self.edge.too_many(port);
-        self.sides.entry(&mut entry.side, port).out.push(answer);
-        self.part(conn);
+        self.buffer_pool.entry(&mut entry.buffers, port).out.push(answer);
+        self.begin_close(conn);
     }
 
     /// Refused connections of one shard that are being told so at once. Their slots come out of what its tables hold
@@ -282,18 +282,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Gives an endpoint connection to the least loaded shard, which also decides whether it has a place for it. On its
     /// way there it takes none of this shard's.
     fn deal(&mut self, slot: u32, kind: Kind) {
-        let to = self.mailbox.deal();
-        let target = self.mailbox.roomy_ring_of(to).filter(|_| to != self.mailbox.shard());
+        let to = self.mailbox.least_loaded();
+        let target = self.mailbox.target_ring_of(to).filter(|_| to != self.mailbox.shard());
         let Some(target) = target else {
             return self.admit_endpoint(slot, kind);
         };
-        self.mailbox.count_dealt(to, true);
+        self.mailbox.count_assigned(to, true);
         let since = self.now_ms();
         let opened = self.conns.open(slot, kind.port, None, since);
         let conn = self.settle_in(opened);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Moving;
-        self.sides.entry(&mut entry.side, kind.port).departure = Some(Departure::Dealt { to, kind: kind.number() });
+        self.buffer_pool.entry(&mut entry.buffers, kind.port).departure =
+            Some(SocketMove::Dealt { to, kind: kind.number() });
         self.plane.move_dealt(conn, target, kind.number());
     }
 
@@ -302,7 +303,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if !self.finds_place(kind.port) {
             return self.turn_away(slot, kind);
         }
-        self.mailbox.count_dealt(self.mailbox.shard(), true);
+        self.mailbox.count_assigned(self.mailbox.shard(), true);
         self.admit(slot, kind, true);
     }
 
@@ -312,17 +313,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.dealt_in += 1;
         let slot = self.plane.slot(ring, direct);
         // The shard that dealt it counted it here already.
-        self.mailbox.count_dealt(self.mailbox.shard(), false);
+        self.mailbox.count_assigned(self.mailbox.shard(), false);
         self.admit_endpoint(slot, kind);
     }
 
     /// It could not be dealt away: it is served here.
     pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId, kind: u32) {
-        self.mailbox.count_dealt(to, false);
+        self.mailbox.count_assigned(to, false);
         let (Some(entry), Some(kind)) = (self.conns.get_mut(conn), Kind::of_number(kind)) else { return };
-        self.mailbox.count_dealt(self.mailbox.shard(), true);
+        self.mailbox.count_assigned(self.mailbox.shard(), true);
         entry.codec = Some(self.edge.open(kind.port, kind.tls));
-        self.sides.free_if_idle(&mut entry.side);
+        self.buffer_pool.free_if_idle(&mut entry.buffers);
         self.employ(conn, kind, true);
     }
 
@@ -354,7 +355,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         let emptiest = (0..self.plane.rings()).min_by_key(|ring| self.conns.occupied(*ring));
         if let Some(ring) = emptiest {
-            self.mailbox.set_roomy(ring);
+            self.mailbox.set_target_ring(ring);
         }
         let stay = self.accepting.ring.filter(|ring| !self.is_full(*ring));
         let target = stay.or(emptiest.filter(|ring| !self.is_full(*ring))).filter(|_| !self.accepting.ended);

@@ -67,7 +67,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Ends the oldest unfinished input of a port while its memory is tight. `newest` has just taken some and stays.
     pub(super) fn make_room(&mut self, port: Port, newest: ConnId) {
         for _ in 0..ENDED_PER_STEP {
-            if !self.sides.unfinished().of(port).is_tight() && !self.edge.unfinished_is_tight(port) {
+            if !self.buffer_pool.unfinished().of(port).is_tight() && !self.edge.unfinished_is_tight(port) {
                 return;
             }
             let Some(oldest) = self.begun[port as usize].take(&self.conns) else { return };
@@ -77,7 +77,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             self.stats.input_evicted += 1;
             self.forget(oldest, CloseReason::Overloaded);
-            self.goodbye(oldest, CloseReason::Overloaded);
+            self.lingering_close(oldest, CloseReason::Overloaded);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use crate::ports::{Edge, Port, ProxyHeader, Refused};
-use crate::ring::{Done, Family, Flags, Span, State, peer_address};
+use crate::ring::{ArenaSpan, CompletionKey, Family, Flags, State, peer_address};
 use crate::strangers::{Access, Limit, Stranger};
 use machine::ids::ConnId;
 use machine::time::Instant;
@@ -188,7 +188,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// The kernel has told the address of a peer, or that the peer is gone.
-    pub(super) fn peer_told(&mut self, done: Done, span: Span, result: i32) {
+    pub(super) fn peer_told(&mut self, done: CompletionKey, span: ArenaSpan, result: i32) {
         let len = usize::try_from(result).unwrap_or_default();
         let address = peer_address(self.plane.arena.bytes(&span, len));
         self.plane.arena.free(span);
@@ -216,19 +216,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Bytes of a PROXY header came, and perhaps bytes behind it.
-    pub(super) fn read_heading(&mut self, conn: ConnId, span: Span, len: usize) {
+    pub(super) fn read_heading(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
         let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
-        let inbox = &mut self.sides.entry(&mut entry.side, entry.port).inbox;
-        inbox.keep(self.plane.arena.bytes(&span, len));
+        let input = &mut self.buffer_pool.entry(&mut entry.buffers, entry.port).input;
+        input.keep(self.plane.arena.bytes(&span, len));
         self.plane.arena.free(span);
-        match self.edge.proxy_header(inbox.bytes()) {
+        match self.edge.proxy_header(input.bytes()) {
             ProxyHeader::Incomplete => self.want_input(conn),
             ProxyHeader::Malformed => {
                 self.stats.proxy_headers_refused += 1;
                 self.close(conn);
             }
             ProxyHeader::Whole { len, source } => {
-                inbox.consume(len);
+                input.consume(len);
                 match source {
                     Some(address) => self.welcome(conn, address, self.callers.rules.proxies.trusts(address)),
                     // The proxy speaks for itself: a health check.
@@ -242,10 +242,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Hands on the bytes that came with the header.
     fn go_on_behind_heading(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else { return };
-        let Some(side) = self.sides.get(entry.side).filter(|side| !side.inbox.is_empty()) else { return };
+        let Some(buffers) = self.buffer_pool.get(entry.buffers).filter(|buffers| !buffers.input.is_empty()) else {
+            return;
+        };
         if entry.flags.has(Flags::TLS) {
-            let rest = side.inbox.take();
-            side.sealed.keep(&rest);
+            let rest = buffers.input.take();
+            buffers.sealed.keep(&rest);
             self.resume_handshake(conn);
         } else {
             self.undecoded.push_back(conn);
@@ -319,7 +321,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let may = !event.is_new_user() || self.callers.take(conn, Limit::NewUsers, self.now.mono);
         if !may {
             self.forget(conn, CloseReason::AddressLimit);
-            self.goodbye(conn, CloseReason::AddressLimit);
+            self.lingering_close(conn, CloseReason::AddressLimit);
         }
         may
     }

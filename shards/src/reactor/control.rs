@@ -9,7 +9,7 @@ use crate::mailbox::Waker;
 use machine::BroadcastVersion;
 
 /// Something every shard is told.
-pub enum Control<E> {
+pub enum ControlMessage<E> {
     /// Accept no more, settle what is accepted, and end sessions at this rate.
     Drain {
         /// Sessions per second and shard.
@@ -23,34 +23,34 @@ pub enum Control<E> {
     Stop,
 }
 
-impl<E> Clone for Control<E> {
-    fn clone(&self) -> Control<E> {
+impl<E> Clone for ControlMessage<E> {
+    fn clone(&self) -> ControlMessage<E> {
         match self {
-            Control::Drain { rate } => Control::Drain { rate: *rate },
-            Control::Broadcasts(values) => Control::Broadcasts(Arc::clone(values)),
-            Control::Edge(change) => Control::Edge(Arc::clone(change)),
-            Control::Stop => Control::Stop,
+            ControlMessage::Drain { rate } => ControlMessage::Drain { rate: *rate },
+            ControlMessage::Broadcasts(values) => ControlMessage::Broadcasts(Arc::clone(values)),
+            ControlMessage::Edge(change) => ControlMessage::Edge(Arc::clone(change)),
+            ControlMessage::Stop => ControlMessage::Stop,
         }
     }
 }
 
-/// Controls that one shard has not read yet. At the bound the sender waits: it is the island or the main thread.
+/// Controls that one shard has not read yet. At the bound the sender waits: it is the control plane or the main thread.
 const CONTROLS_MAX: usize = 64;
 
 /// The bounded lane from the rest of the process to one shard.
-pub(crate) struct ControlLane<E> {
-    queue: ArrayQueue<Control<E>>,
+pub(crate) struct ControlQueue<E> {
+    queue: ArrayQueue<ControlMessage<E>>,
     waker: Arc<Waker>,
     drained: AtomicBool,
 }
 
-impl<E> ControlLane<E> {
-    pub(crate) fn new(waker: Arc<Waker>) -> ControlLane<E> {
-        ControlLane { queue: ArrayQueue::new(CONTROLS_MAX), waker, drained: AtomicBool::new(false) }
+impl<E> ControlQueue<E> {
+    pub(crate) fn new(waker: Arc<Waker>) -> ControlQueue<E> {
+        ControlQueue { queue: ArrayQueue::new(CONTROLS_MAX), waker, drained: AtomicBool::new(false) }
     }
 
     /// Hands a control to the shard; waits while the lane is full. Not for shard threads.
-    pub(crate) fn send(&self, control: Control<E>) {
+    pub(crate) fn send(&self, control: ControlMessage<E>) {
         let mut waiting = control;
         while let Err(back) = self.queue.push(waiting) {
             waiting = back;
@@ -60,7 +60,7 @@ impl<E> ControlLane<E> {
         self.waker.wake();
     }
 
-    pub(super) fn receive(&self) -> Option<Control<E>> {
+    pub(super) fn receive(&self) -> Option<ControlMessage<E>> {
         self.queue.pop()
     }
 

@@ -5,7 +5,7 @@
 //! socket meanwhile are read by the target.
 
 use crate::ports::{Edge, Port};
-use crate::ring::{Conns, Departure, Done, Flags, Origin, Sides, State};
+use crate::ring::{CompletionKey, ConnBufferPool, Conns, Flags, Origin, SocketMove, State};
 use crate::tls::Tls;
 use machine::ids::{Claim, ConnId};
 use machine::{Arrival, Carried, Input, Mail};
@@ -15,19 +15,19 @@ use super::{Machine, Reactor};
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Moves a connection as soon as what it still owes is sent.
-    pub(super) fn depart(&mut self, conn: ConnId, departure: Departure) {
+    pub(super) fn depart(&mut self, conn: ConnId, departure: SocketMove) {
         let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else {
             // It has ended, and the machine has not heard of that yet.
-            if let Departure::Claimed { to, claim, .. } = departure {
+            if let SocketMove::Claimed { to, claim, .. } = departure {
                 self.inputs.push_back(Input::MoveFailed { conn, to, claim });
             }
             return;
         };
         entry.state = State::Moving;
         entry.flags.clear(Flags::KNOWN);
-        let side = self.sides.entry(&mut entry.side, entry.port);
-        side.departure = Some(departure);
-        let owed = !side.out.is_empty() || entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
+        let buffers = self.buffer_pool.entry(&mut entry.buffers, entry.port);
+        buffers.departure = Some(departure);
+        let owed = !buffers.out.is_empty() || entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
         if !owed {
             self.leave_for_owner(conn);
         }
@@ -36,9 +36,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Nothing is owed any more: the descriptor leaves.
     pub(super) fn leave_for_owner(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        let departure = self.sides.get(entry.side).and_then(|side| side.departure.as_ref());
-        let Some(Departure::Claimed { to, claim, .. }) = departure else { return };
-        let Some(target) = self.mailbox.roomy_ring_of(*to) else { return };
+        let departure = self.buffer_pool.get(entry.buffers).and_then(|buffers| buffers.departure.as_ref());
+        let Some(SocketMove::Claimed { to, claim, .. }) = departure else { return };
+        let Some(target) = self.mailbox.target_ring_of(*to) else { return };
         let polls = (entry.flags.has(Flags::POLL_IN), entry.flags.has(Flags::POLL_OUT));
         entry.flags.clear(Flags::POLL_IN);
         entry.flags.clear(Flags::POLL_OUT);
@@ -46,35 +46,35 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// The kernel has moved the descriptor, or could not (-ENFILE: target full; -EOWNERDEAD: target gone).
-    pub(super) fn moved(&mut self, done: Done, result: i32) {
+    pub(super) fn moved(&mut self, done: CompletionKey, result: i32) {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        let Some(side) = self.sides.get(entry.side) else { return };
-        match side.departure.take() {
-            Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
-                let bytes = luggage(&mut self.conns, &mut self.sides, &mut *self.tls, &self.callers, conn);
+        let Some(buffers) = self.buffer_pool.get(entry.buffers) else { return };
+        match buffers.departure.take() {
+            Some(SocketMove::Claimed { to, claim, hello }) if result >= 0 => {
+                let bytes = luggage(&mut self.conns, &mut self.buffer_pool, &mut *self.tls, &self.callers, conn);
                 self.stats.sockets_sent += 1;
                 self.release(conn);
                 self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
             }
-            Some(Departure::Claimed { to, claim, .. }) => {
+            Some(SocketMove::Claimed { to, claim, .. }) => {
                 self.stats.sockets_kept += 1;
                 entry.state = State::Open;
                 entry.flags.set(Flags::KNOWN);
                 self.inputs.push_back(Input::MoveFailed { conn, to, claim });
             }
-            Some(Departure::Dealt { .. }) if result >= 0 => {
+            Some(SocketMove::Dealt { .. }) if result >= 0 => {
                 self.stats.dealt_out += 1;
                 self.release(conn);
             }
-            Some(Departure::Dealt { to, kind }) => self.keep_dealt(conn, to, kind),
-            Some(Departure::HandedOver { .. }) if result >= 0 => {
+            Some(SocketMove::Dealt { to, kind }) => self.keep_dealt(conn, to, kind),
+            Some(SocketMove::HandedOver { .. }) if result >= 0 => {
                 self.stats.handed_over += 1;
                 self.release(conn);
             }
-            Some(Departure::HandedOver { to, from }) => {
+            Some(SocketMove::HandedOver { to, from }) => {
                 self.mailbox.take_handed_over(to, from);
-                self.mailbox.count_dealt(to, false);
+                self.mailbox.count_assigned(to, false);
                 self.close(conn);
             }
             None => {}
@@ -126,7 +126,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             let under_way = [Flags::BUSY, Flags::BLOCKED, Flags::RECV, Flags::SENDING, Flags::POLL_OUT, Flags::PARTIAL];
             let busy = under_way.into_iter().any(|flag| flags.has(flag));
-            if busy || self.sides.get(entry.side).is_some_and(|side| !side.is_idle()) {
+            if busy || self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.is_idle()) {
                 self.senders_to_move.push_back(conn);
             } else {
                 self.hand_over(conn);
@@ -136,21 +136,21 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn hand_over(&mut self, conn: ConnId) {
         let Some(to) = self.mailbox.relief() else { return };
-        let Some(target) = self.mailbox.roomy_ring_of(to) else { return };
+        let Some(target) = self.mailbox.target_ring_of(to) else { return };
         let Some(flags) = self.conns.get(conn).map(|entry| entry.flags) else { return };
         let tls = flags.has(Flags::TLS);
         if tls && (self.in_handshake(conn) || self.tls.peer_closed(conn.slot)) {
             return;
         }
         let from = Origin { shard: self.mailbox.shard(), slot: conn.slot, tls };
-        let Reactor { mailbox, conns, sides, tls, callers, .. } = self;
-        if !mailbox.hand_over(to, from, || luggage(conns, sides, &mut **tls, callers, conn)) {
+        let Reactor { mailbox, conns, buffer_pool, tls, callers, .. } = self;
+        if !mailbox.hand_over(to, from, || luggage(conns, buffer_pool, &mut **tls, callers, conn)) {
             return;
         }
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Moving;
         entry.flags.clear(Flags::POLL_IN);
-        self.sides.entry(&mut entry.side, entry.port).departure = Some(Departure::HandedOver { to, from });
+        self.buffer_pool.entry(&mut entry.buffers, entry.port).departure = Some(SocketMove::HandedOver { to, from });
         self.plane.move_handed_over(conn, flags.has(Flags::POLL_IN), target, from);
     }
 
@@ -185,18 +185,25 @@ const SENDERS_TO_MOVE_MAX: usize = 256;
 const SENDERS_PER_TURN: usize = 8;
 
 /// State that a connection takes along: its bytes, its secrets and its caller. Its TLS ends here.
-fn luggage<C>(conns: &mut Conns<C>, sides: &mut Sides, tls: &mut dyn Tls, callers: &Callers, conn: ConnId) -> Carried {
+fn luggage<C>(
+    conns: &mut Conns<C>,
+    buffer_pool: &mut ConnBufferPool,
+    tls: &mut dyn Tls,
+    callers: &Callers,
+    conn: ConnId,
+) -> Carried {
     let Some(entry) = conns.get(conn) else { return Carried::default() };
     let caller = callers.packed(conn);
     let caller = caller.as_ref().map_or(&[][..], |number| number);
-    let side = sides.get(entry.side);
+    let buffers = buffer_pool.get(entry.buffers);
     if entry.flags.has(Flags::TLS) {
         let mut packed = tls.export(conn.slot);
-        let (plain, ciphertext) = side.map_or_else(Default::default, |side| (side.inbox.take(), side.sealed.take()));
+        let (plain, ciphertext) =
+            buffers.map_or_else(Default::default, |buffers| (buffers.input.take(), buffers.sealed.take()));
         pack(&mut packed, &plain, &ciphertext, caller);
         Carried(packed.into())
     } else {
-        let mut bytes = side.map_or_else(Vec::new, |side| side.inbox.take());
+        let mut bytes = buffers.map_or_else(Vec::new, |buffers| buffers.input.take());
         bytes.extend_from_slice(caller);
         Carried(bytes.into())
     }

@@ -3,8 +3,8 @@
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`callers`], [`recv`], [`begun`], [`send`], [`sealed`]
-//! (TLS), [`goodbye`], [`hand_off`], [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences),
-//! [`park`]; [`turn`] is the loop itself.
+//! (TLS), [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
+//! [`input_horizon`] (silences), [`park`]; [`event_loop`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
@@ -13,16 +13,16 @@ mod begun;
 mod caller_rules;
 mod callers;
 mod control;
-mod goodbye;
+mod lingering_close;
 mod hand_off;
-mod hearing;
-mod numbers;
+mod input_horizon;
+mod stats;
 mod park;
 mod recv;
 mod sealed;
 mod send;
-mod turn;
-mod watch;
+mod event_loop;
+mod http_timeouts;
 
 #[cfg(test)]
 mod tests;
@@ -33,24 +33,24 @@ use std::sync::Arc;
 
 use crate::mailbox::Mailbox;
 use crate::ports::{Edge, Ledger, Listening, Peers, Port, Store, Wake};
-use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
+use crate::process_clock::ProcessClock;
+use crate::ring::{ConnBufferPool, Conns, EventFdWait, Plane, PlaneConfig};
 use crate::tls::{Tls, TlsStats};
-use crate::wall::Wall;
 use machine::ids::{ConnId, EmissionId, StoreTicket};
 use machine::limits;
 use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
-use machine::time::{Instant, Now, Span};
+use machine::time::{Instant, Now, TimeSpan};
 use machine::{DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
 
 pub use caller_rules::{CallerRules, Proxies};
-pub use control::Control;
-pub(crate) use control::ControlLane;
-pub use numbers::{CloseStats, PlaneStats};
+pub use control::ControlMessage;
+pub(crate) use control::ControlQueue;
+pub use stats::{CloseStats, PlaneStats};
 
 /// Bytes that a peer may still send once it was told the end: what its socket and ours hold when it writes a whole
 /// message before it reads. Sockets of clients hold some 200 KB at first and 4 MiB at most (net.ipv4.tcp_wmem). A
 /// client that sends more without reading may see a reset in place of the reason.
-const GOODBYE_BYTES_MAX: u32 = 1 << 20;
+const LINGER_BYTES_MAX: u32 = 1 << 20;
 
 /// Limits of a shard's connections.
 #[derive(Clone, Copy, Debug)]
@@ -58,17 +58,17 @@ pub struct PlaneLimits {
     /// Connections this shard may have; beyond it they are answered 503 and closed.
     pub connections_max: u32,
     /// Longest time that an HTTP request, the upgrade of a WebSocket, and a message on it may take to arrive.
-    pub request_timeout: Span,
+    pub request_timeout: TimeSpan,
     /// Longest time in which a WebSocket that is owed something may take no byte.
-    pub blocked_timeout: Span,
+    pub blocked_timeout: TimeSpan,
     /// Longest time from the accept of a TLS connection to the end of its handshake.
-    pub handshake_timeout: Span,
+    pub handshake_timeout: TimeSpan,
     /// Longest time that an HTTP connection may be idle between requests.
-    pub keep_alive_timeout: Span,
+    pub keep_alive_timeout: TimeSpan,
     /// Longest time that a peer may take to receive the last bytes and to close.
-    pub goodbye_timeout: Span,
+    pub linger_timeout: TimeSpan,
     /// Bytes that it may still send meanwhile.
-    pub goodbye_bytes: u32,
+    pub linger_bytes: u32,
     /// Bytes of unfinished input that all connections may keep aside together: `limits::UNFINISHED_BYTES_MAX`.
     pub unfinished_bytes_max: usize,
     /// Slots of one ring's table at most; the soft limit on descriptors and 2^20 bound it too.
@@ -82,12 +82,12 @@ impl PlaneLimits {
     pub fn new(connections_max: u32) -> PlaneLimits {
         PlaneLimits {
             connections_max,
-            request_timeout: Span::from_secs(30),
-            blocked_timeout: Span::from_secs(30),
-            handshake_timeout: Span::from_secs(10),
-            keep_alive_timeout: Span::from_secs(75),
-            goodbye_timeout: Span::from_secs(2),
-            goodbye_bytes: GOODBYE_BYTES_MAX,
+            request_timeout: TimeSpan::from_secs(30),
+            blocked_timeout: TimeSpan::from_secs(30),
+            handshake_timeout: TimeSpan::from_secs(10),
+            keep_alive_timeout: TimeSpan::from_secs(75),
+            linger_timeout: TimeSpan::from_secs(2),
+            linger_bytes: LINGER_BYTES_MAX,
             unfinished_bytes_max: limits::UNFINISHED_BYTES_MAX,
             table_max: u32::MAX,
             backlog: limits::BACKLOG_DEFAULT,
@@ -149,13 +149,13 @@ pub(crate) struct Parts<E: Edge, M> {
     pub ledger: Box<dyn Ledger>,
     pub wake: Wake,
     pub mailbox: Mailbox,
-    pub control: Arc<ControlLane<E>>,
+    pub control: Arc<ControlQueue<E>>,
     pub listeners: Vec<Listening>,
     pub tls: Box<dyn Tls>,
     pub callers: CallerRules,
     pub limits: PlaneLimits,
     pub board: Arc<Board>,
-    pub clock: Arc<Wall>,
+    pub clock: Arc<ProcessClock>,
 }
 
 /// One shard at work.
@@ -167,31 +167,31 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     ledger: Box<dyn Ledger>,
     wake: Wake,
     mailbox: Mailbox,
-    control: Arc<ControlLane<E>>,
+    control: Arc<ControlQueue<E>>,
     limits: PlaneLimits,
     board: Arc<Board>,
-    clock: Arc<Wall>,
+    clock: Arc<ProcessClock>,
     /// State of the clock that the machine was told last.
     clock_stopped: bool,
     /// Time of this turn.
     now: Now,
 
-    bed: Bed,
+    bed: EventFdWait,
     plane: Plane,
     conns: Conns<E::Codec>,
-    sides: Sides,
+    buffer_pool: ConnBufferPool,
     listeners: Vec<accept::Listener>,
     tls: Box<dyn Tls>,
     handshakes: sealed::Handshakes,
     callers: callers::Callers,
     accepting: accept::Accepting,
-    http: watch::Watch,
-    websockets: watch::Watch,
+    http: http_timeouts::HttpTimeouts,
+    websockets: http_timeouts::HttpTimeouts,
     /// By `Port as usize`.
     begun: [begun::Begun; 3],
-    goodbyes: VecDeque<goodbye::Deadline>,
+    lingering: VecDeque<lingering_close::CloseDeadline>,
 
-    hearing: hearing::Hearing,
+    input_horizon: input_horizon::InputHorizon,
 
     /// Inputs that the machine has not been told yet.
     inputs: VecDeque<Input>,
@@ -233,7 +233,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let config = limits.plane();
         let plane = Plane::new(config, mailbox.waker().event_fd())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
-        let bed = Bed::new(mailbox.waker().event_fd())?;
+        let bed = EventFdWait::new(mailbox.waker().event_fd())?;
         let now = clock.now();
         Ok(Reactor {
             edge,
@@ -252,19 +252,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             conns: Conns::new(config.rings, config.shift()),
             bed,
             plane,
-            sides: Sides::new(limits.unfinished_bytes_max),
+            buffer_pool: ConnBufferPool::new(limits.unfinished_bytes_max),
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
             tls,
             handshakes: sealed::Handshakes::default(),
             callers: callers::Callers::new(parts.callers),
             accepting: accept::Accepting::default(),
-            http: watch::Watch::new(
+            http: http_timeouts::HttpTimeouts::new(
                 limits.request_timeout.min(limits.keep_alive_timeout).min(limits.handshake_timeout),
             ),
-            websockets: watch::Watch::new(limits.request_timeout.min(limits.blocked_timeout)),
+            websockets: http_timeouts::HttpTimeouts::new(limits.request_timeout.min(limits.blocked_timeout)),
             begun: Default::default(),
-            goodbyes: VecDeque::new(),
-            hearing: hearing::Hearing::new(now.mono),
+            lingering: VecDeque::new(),
+            input_horizon: input_horizon::InputHorizon::new(now.mono),
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
             dirty: Vec::new(),
@@ -295,7 +295,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Copies every number to the board, and gives back what a burst made the queues grow to.
     fn publish(&mut self) {
-        trim(&mut self.goodbyes);
+        trim(&mut self.lingering);
         trim(&mut self.inputs);
         trim(&mut self.undecoded);
         self.handshakes.trim();
@@ -306,9 +306,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.connections_max = u64::from(self.limits.connections_max);
         self.stats.enters = self.plane.enters;
-        self.stats.side_entries = self.sides.used() as u64;
-        self.stats.side_bytes = self.sides.heap_bytes() as u64;
-        let unfinished = self.sides.unfinished();
+        self.stats.side_entries = self.buffer_pool.used() as u64;
+        self.stats.side_bytes = self.buffer_pool.heap_bytes() as u64;
+        let unfinished = self.buffer_pool.unfinished();
         self.stats.unfinished_bytes = unfinished.used() as u64;
         self.stats.unfinished_websocket_bytes = unfinished.of(Port::WebSocket).used() as u64;
         self.stats.unfinished_endpoint_bytes = unfinished.of(Port::Endpoint).used() as u64;

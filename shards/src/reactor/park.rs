@@ -6,19 +6,19 @@
 //! meanwhile. Warm sleeps are bounded; the first that is long makes the shard cold again.
 
 use crate::ports::Edge;
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
-use super::turn::PUBLISH_EVERY;
+use super::event_loop::PUBLISH_EVERY;
 use super::{Machine, Reactor};
 
 /// A cold sleep shorter than this speaks for a shard that has something to do.
-const SHORT_SLEEP: Span = Span::from_ms(50);
+const SHORT_SLEEP: TimeSpan = TimeSpan::from_ms(50);
 /// Short sleeps in a row that make the shard warm.
 const SHORT_SLEEPS_TO_WARM: u32 = 8;
 /// A warm sleep ends after this. It may begin late, or end with a deadline that was armed before.
-const WARM_SLEEP_MAX: Span = Span::from_secs(2);
+const WARM_SLEEP_MAX: TimeSpan = TimeSpan::from_secs(2);
 /// A warm sleep of this length makes the shard cold.
-const LONG_SLEEP: Span = Span::from_secs(1);
+const LONG_SLEEP: TimeSpan = TimeSpan::from_secs(1);
 
 /// State of the shard's sleeps.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(super) struct Parking {
 }
 
 impl Parking {
-    fn slept(&mut self, span: Span) {
+    fn slept(&mut self, span: TimeSpan) {
         if self.warm {
             self.warm = span < LONG_SLEEP;
             self.short = 0;
@@ -89,13 +89,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.plane.awake();
         }
         self.stats.parks += 1;
-        self.hearing.slept();
+        self.input_horizon.slept();
         self.parking.slept(self.clock.now().mono.since(before));
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let numbers = self.unpublished.then(|| self.published.after(PUBLISH_EVERY));
-        let timeouts = [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), self.websockets.next()];
+        let timeouts =
+            [self.machine.next_timeout(), self.next_close_deadline(), self.http.next(), self.websockets.next()];
         let deadlines = timeouts.into_iter().chain([self.accepting.next(), self.handshakes.next(), numbers]);
         deadlines.flatten().min()
     }
@@ -109,11 +110,11 @@ mod tests {
     fn short_sleeps_warm_and_one_long_one_cools() {
         let mut parking = Parking::default();
         for _ in 0..SHORT_SLEEPS_TO_WARM - 1 {
-            parking.slept(Span::from_ms(0));
+            parking.slept(TimeSpan::from_ms(0));
         }
         parking.slept(SHORT_SLEEP);
         assert!(!parking.warm, "in a row");
-        (0..SHORT_SLEEPS_TO_WARM).for_each(|_| parking.slept(Span::from_ms(0)));
+        (0..SHORT_SLEEPS_TO_WARM).for_each(|_| parking.slept(TimeSpan::from_ms(0)));
         assert!(parking.warm);
         parking.slept(SHORT_SLEEP);
         assert!(parking.warm, "a shard that warmed up does not cool at once");

@@ -1,7 +1,7 @@
 //! Bytes in: poll while idle, receive when readable, decode, keep what is half a request.
 
 use crate::ports::{Edge, Ingest, Port};
-use crate::ring::{Conns, Done, Flags, Sides, Span, SpanSize, State};
+use crate::ring::{ArenaSpan, CompletionKey, ConnBufferPool, Conns, Flags, SpanSize, State};
 use machine::ids::ConnId;
 use machine::time::Now;
 use machine::{Carried, CloseReason, Command, Input};
@@ -58,7 +58,7 @@ struct Intake<'a, E: Edge> {
     edge: &'a mut E,
     now: Now,
     conns: &'a mut Conns<E::Codec>,
-    sides: &'a mut Sides,
+    buffer_pool: &'a mut ConnBufferPool,
     /// Bytes that the edge answers at once.
     out: &'a mut Vec<u8>,
 }
@@ -67,26 +67,28 @@ impl<E: Edge> Intake<'_, E> {
     /// Decodes in place when the connection may be read and nothing waits before these bytes. Keeps aside what is left.
     fn decode(&mut self, conn: ConnId, bytes: &mut [u8]) -> Option<Decoded> {
         let entry = self.conns.get_mut(conn)?;
-        let in_line = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        let in_line = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.input.is_empty());
         let (true, false, Some(codec)) = (may_read(entry.state, entry.flags), in_line, entry.codec.as_mut()) else {
-            self.sides.entry(&mut entry.side, entry.port).inbox.keep(bytes);
+            self.buffer_pool.entry(&mut entry.buffers, entry.port).input.keep(bytes);
             return self.decode_aside(conn);
         };
         let decoded = decode(self.edge, self.now, codec, bytes, self.out);
         let rest = &bytes[decoded.consumed..];
         if !rest.is_empty() {
-            self.sides.entry(&mut entry.side, entry.port).inbox.keep(rest);
+            self.buffer_pool.entry(&mut entry.buffers, entry.port).input.keep(rest);
         }
         Some(decoded)
     }
 
     fn decode_aside(&mut self, conn: ConnId) -> Option<Decoded> {
         let entry = self.conns.get_mut(conn)?;
-        let (true, Some(side)) = (may_read(entry.state, entry.flags), self.sides.get(entry.side)) else { return None };
+        let (true, Some(buffers)) = (may_read(entry.state, entry.flags), self.buffer_pool.get(entry.buffers)) else {
+            return None;
+        };
         let codec = entry.codec.as_mut()?;
-        let decoded = decode(self.edge, self.now, codec, side.inbox.bytes(), self.out);
-        side.inbox.consume(decoded.consumed);
-        self.sides.free_if_idle(&mut entry.side);
+        let decoded = decode(self.edge, self.now, codec, buffers.input.bytes(), self.out);
+        buffers.input.consume(decoded.consumed);
+        self.buffer_pool.free_if_idle(&mut entry.buffers);
         Some(decoded)
     }
 }
@@ -104,12 +106,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// The command or move that held up the input is over: decodes the bytes that wait, or polls for more.
     pub(super) fn resume(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get(conn) else { return };
-        let waiting = self.sides.get(entry.side).is_some_and(|side| side.has_input());
+        let waiting = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| buffers.has_input());
         let peer_closed = entry.flags.has(Flags::TLS) && self.tls.peer_closed(conn.slot);
         if waiting || peer_closed { self.undecoded.push_back(conn) } else { self.want_input(conn) }
     }
 
-    pub(super) fn readable(&mut self, done: Done) {
+    pub(super) fn readable(&mut self, done: CompletionKey) {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::POLL_IN);
@@ -125,7 +127,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         entry.flags.set(Flags::RECV);
         // A peer that goes on sending behind its goodbye is read in few steps; one that only closes takes a small span.
-        let flood = self.sides.get(entry.side).is_some_and(|side| side.discarded >= FLOOD_BYTES);
+        let flood = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| buffers.discarded >= FLOOD_BYTES);
         let size = if entry.port == Port::WebSocket && !flood { SpanSize::Small } else { SpanSize::Large };
         if !self.plane.recv(conn, size) {
             self.stats.receives_starved += 1;
@@ -144,7 +146,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    pub(super) fn received(&mut self, done: Done, span: Span, result: i32) {
+    pub(super) fn received(&mut self, done: CompletionKey, span: ArenaSpan, result: i32) {
         let Some(conn) = self.conns.name(done) else { return self.plane.arena.free(span) };
         let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
         entry.flags.clear(Flags::RECV);
@@ -161,22 +163,23 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             (Ok(_), State::Open) => self.ended(conn),
             (Err(_), State::Open) if result == -libc::EAGAIN => self.want_input(conn),
             (Err(_), State::Open) => self.lost(conn),
-            (_, State::Discarding) => self.discard(conn, result),
+            (_, State::DiscardingInput) => self.discard(conn, result),
             _ => {}
         }
         self.plane.arena.free(span);
     }
 
     /// Decodes a span in place when nothing waits before it; keeps aside what is left, if the shard has room for it.
-    fn ingest(&mut self, conn: ConnId, span: Span, len: usize) {
+    fn ingest(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
         let Some(entry) = self.conns.get(conn) else { return self.plane.arena.free(span) };
         if entry.flags.has(Flags::TLS) {
             return self.ingest_sealed(conn, span, len);
         }
-        let held = self.sides.held(entry.side);
+        let held = self.buffer_pool.held(entry.buffers);
         let bytes = self.plane.arena.bytes(&span, len);
-        let (edge, conns, sides, out) = (&mut self.edge, &mut self.conns, &mut self.sides, &mut self.scratch);
-        let decoded = Intake { edge, now: self.now, conns, sides, out }.decode(conn, bytes);
+        let (edge, conns, buffer_pool, out) =
+            (&mut self.edge, &mut self.conns, &mut self.buffer_pool, &mut self.scratch);
+        let decoded = Intake { edge, now: self.now, conns, buffer_pool, out }.decode(conn, bytes);
         self.plane.arena.free(span);
         self.act_within_bounds(conn, held, decoded);
     }
@@ -200,8 +203,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn intake(&mut self) -> Intake<'_, E> {
-        let (edge, conns, sides, out) = (&mut self.edge, &mut self.conns, &mut self.sides, &mut self.scratch);
-        Intake { edge, now: self.now, conns, sides, out }
+        let (edge, conns, buffer_pool, out) =
+            (&mut self.edge, &mut self.conns, &mut self.buffer_pool, &mut self.scratch);
+        Intake { edge, now: self.now, conns, buffer_pool, out }
     }
 
     /// Acts on what was decoded, unless what is left of it is more than the shard has room for: that ends the
@@ -209,8 +213,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// way at most, and takes its bytes along.
     pub(super) fn act_within_bounds(&mut self, conn: ConnId, held: usize, decoded: Option<Decoded>) {
         let Some(entry) = self.conns.get(conn) else { return };
-        let quota = self.sides.unfinished().of(entry.port);
-        let refused = entry.state == State::Open && quota.refuses(held, self.sides.held(entry.side));
+        let quota = self.buffer_pool.unfinished().of(entry.port);
+        let refused = entry.state == State::Open && quota.refuses(held, self.buffer_pool.held(entry.buffers));
         match decoded {
             Some(mut decoded) => {
                 if refused && !matches!(decoded.next, Next::Close(_)) {
@@ -228,7 +232,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn refuse_input(&mut self, conn: ConnId) {
         self.stats.input_refused += 1;
         self.forget(conn, CloseReason::Overloaded);
-        self.goodbye(conn, CloseReason::Overloaded);
+        self.lingering_close(conn, CloseReason::Overloaded);
     }
 
     fn act_on(&mut self, conn: ConnId, mut decoded: Decoded) {
@@ -253,7 +257,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.inputs.push_back(Input::Opened { conn });
         }
         if !self.scratch.is_empty() {
-            self.sides.entry(&mut entry.side, entry.port).out.push(&self.scratch);
+            self.buffer_pool.entry(&mut entry.buffers, entry.port).out.push(&self.scratch);
             self.scratch.clear();
             self.scratch.shrink_to(SCRATCH_KEPT);
             self.mark_dirty(conn);
@@ -280,7 +284,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             Next::Close(reason) => {
                 self.forget(conn, reason);
-                self.goodbye(conn, reason);
+                self.lingering_close(conn, reason);
             }
         }
     }
@@ -300,7 +304,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn note_partial(&mut self, conn: ConnId, progressed: bool) {
         let now_ms = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        let waiting = self.sides.get(entry.side).is_some_and(|side| side.has_input());
+        let waiting = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| buffers.has_input());
         let begun = entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
         if !waiting && !begun {
             entry.flags.clear(Flags::PARTIAL);
@@ -323,19 +327,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return;
         }
         let bytes = self.callers.unpack(conn, self.now.mono, &mut carried.0);
-        let held = self.sides.held(entry.side);
+        let held = self.buffer_pool.held(entry.buffers);
         let (plain, ciphertext) = if entry.flags.has(Flags::TLS) {
             let len = self.tls.import(conn.slot, entry.port, bytes);
             hand_off::unpack(&bytes[len..])
         } else {
             (&bytes[..], &[][..])
         };
-        let side = self.sides.entry(&mut entry.side, entry.port);
-        side.inbox.keep_first(plain);
-        side.sealed.keep_first(ciphertext);
-        let (busy, waiting) = (entry.flags.has(Flags::BUSY), side.has_input());
-        self.sides.free_if_idle(&mut entry.side);
-        if self.sides.unfinished().of(entry.port).refuses(held, self.sides.held(entry.side)) {
+        let buffers = self.buffer_pool.entry(&mut entry.buffers, entry.port);
+        buffers.input.keep_first(plain);
+        buffers.sealed.keep_first(ciphertext);
+        let (busy, waiting) = (entry.flags.has(Flags::BUSY), buffers.has_input());
+        self.buffer_pool.free_if_idle(&mut entry.buffers);
+        if self.buffer_pool.unfinished().of(entry.port).refuses(held, self.buffer_pool.held(entry.buffers)) {
             self.refuse_input(conn);
         } else if !busy && waiting {
             self.undecoded.push_back(conn);
@@ -352,7 +356,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 }
 
-/// Bytes behind a goodbye beyond which the rest is read into large spans.
+/// Bytes behind a lingering close beyond which the rest is read into large spans.
 const FLOOD_BYTES: u32 = 2 * 1024;
 
 /// Bytes that the scratch buffer keeps.
@@ -361,7 +365,7 @@ const SCRATCH_KEPT: usize = 16 * 1024;
 pub(super) fn may_read(state: State, flags: Flags) -> bool {
     match state {
         State::Open => !flags.has(Flags::BUSY) && !flags.has(Flags::BLOCKED) && !flags.has(Flags::LAST),
-        State::Heading | State::Discarding => true,
+        State::Heading | State::DiscardingInput => true,
         _ => false,
     }
 }

@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 
 use crate::ports::Edge;
-use crate::ring::{Flags, Outbox, Span as ArenaSpan, State};
+use crate::ring::{ArenaSpan, Flags, PendingOutput, State};
 use crate::tls::{GivenUp, Next, Received, Stage};
 use machine::CloseReason;
 use machine::ids::ConnId;
 use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_TURN};
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
 use super::recv::may_read;
 use super::{Machine, Reactor};
@@ -29,7 +29,7 @@ pub(super) struct Handshakes {
     /// First steps that were given in the last turn: those handshakes begin in this one.
     released: usize,
     /// Time that the steps of this turn took.
-    spent: Span,
+    spent: TimeSpan,
 }
 
 /// Next thing to do for a handshake.
@@ -42,9 +42,9 @@ enum Step {
 }
 
 /// A handshake that takes longer makes room for one that waits.
-const PATIENCE: Span = Span::from_secs(1);
+const PATIENCE: TimeSpan = TimeSpan::from_secs(1);
 /// Time that the steps of one turn take, and one step more: others wait for them. A first flight is some 110 us.
-const STEPS_SPAN: Span = Span(250_000);
+const STEPS_SPAN: TimeSpan = TimeSpan(250_000);
 
 impl Handshakes {
     /// Time at which a handshake has taken long enough to make room for one that waits.
@@ -70,7 +70,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// the steps are for handshakes that have begun, so that neither kind starves the other. Returns true if a step was
     /// done.
     pub(super) fn begin_handshakes(&mut self) -> bool {
-        self.handshakes.spent = Span(0);
+        self.handshakes.spent = TimeSpan(0);
         let released = std::mem::take(&mut self.handshakes.released);
         let mut room = TLS_HANDSHAKES_MAX.saturating_sub(self.tls.handshakes() + released);
         let mut left = TLS_STEPS_PER_TURN;
@@ -143,7 +143,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             if flags.has(Flags::POLL_IN) {
                 self.tls.give_up(conn.slot, GivenUp::Late);
-                self.goodbye(conn, CloseReason::Idle);
+                self.lingering_close(conn, CloseReason::Idle);
                 return true;
             }
             // It waits for this shard.
@@ -175,10 +175,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         bytes.extend_from_slice(self.plane.arena.bytes(&span, len));
         self.plane.arena.free(span);
         if let Some(entry) = self.conns.get_mut(conn) {
-            let held = self.sides.held(entry.side);
-            let in_line = self.sides.get(entry.side).is_some_and(|side| !side.sealed.is_empty());
+            let held = self.buffer_pool.held(entry.buffers);
+            let in_line = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.sealed.is_empty());
             if in_line || !may_read(entry.state, entry.flags) {
-                self.sides.entry(&mut entry.side, entry.port).sealed.keep(&bytes);
+                self.buffer_pool.entry(&mut entry.buffers, entry.port).sealed.keep(&bytes);
                 self.act_within_bounds(conn, held, None);
                 self.open_waiting(conn);
             } else {
@@ -192,7 +192,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// The socket of a handshake takes bytes again: goes on with what waits.
     pub(super) fn resume_handshake(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get(conn) else { return };
-        if self.sides.get(entry.side).is_some_and(|side| !side.sealed.is_empty()) {
+        if self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.sealed.is_empty()) {
             self.line_of(conn).push_back((conn, Step::Open));
         }
         self.want_input(conn);
@@ -201,12 +201,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Opens the ciphertext that waits, if the connection may be read.
     pub(super) fn open_waiting(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        let held = self.sides.held(entry.side);
-        let Some(side) = self.sides.get(entry.side) else { return };
-        if side.sealed.is_empty() || !may_read(entry.state, entry.flags) {
+        let held = self.buffer_pool.held(entry.buffers);
+        let Some(buffers) = self.buffer_pool.get(entry.buffers) else { return };
+        if buffers.sealed.is_empty() || !may_read(entry.state, entry.flags) {
             return;
         }
-        let mut bytes = side.sealed.take();
+        let mut bytes = buffers.sealed.take();
         self.open(conn, held, &mut bytes);
     }
 
@@ -223,7 +223,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let begun = (stage != Stage::Established).then(|| self.clock.now().mono);
         let Received { plain, consumed, next } = self.tls.receive(conn.slot, bytes, &mut self.wire);
         if let Some(begun) = begun {
-            self.handshakes.spent = Span(self.handshakes.spent.0 + self.clock.now().mono.since(begun).0);
+            self.handshakes.spent = TimeSpan(self.handshakes.spent.0 + self.clock.now().mono.since(begun).0);
         }
         if stage == Stage::Fresh {
             self.note_begun_handshake(conn);
@@ -277,7 +277,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             && let Some(entry) = self.conns.get_mut(conn)
         {
             debug_assert!(!entry.flags.has(Flags::SENDING), "nothing is received while a submission is being made");
-            self.sides.entry(&mut entry.side, entry.port).out.push_wire(&self.wire);
+            self.buffer_pool.entry(&mut entry.buffers, entry.port).out.push_wire(&self.wire);
             self.mark_dirty(conn);
         }
         self.wire.clear();
@@ -287,7 +287,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if let Some(entry) = self.conns.get_mut(conn)
             && !bytes.is_empty()
         {
-            self.sides.entry(&mut entry.side, entry.port).sealed.keep(bytes);
+            self.buffer_pool.entry(&mut entry.buffers, entry.port).sealed.keep(bytes);
         }
     }
 
@@ -299,19 +299,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if let Some(codec) = &entry.codec {
             self.edge.ended(self.now, codec, CloseReason::TlsFailed);
         }
-        if let Some(side) = self.sides.get(entry.side) {
-            side.out.drop_frames();
+        if let Some(buffers) = self.buffer_pool.get(entry.buffers) {
+            buffers.out.drop_frames();
         }
-        self.part(conn);
+        self.begin_close(conn);
     }
 
     /// Seals what is sent now.
-    pub(super) fn seal(&mut self, conn: ConnId, outbox: &mut Outbox) {
+    pub(super) fn seal(&mut self, conn: ConnId, output: &mut PendingOutput) {
         if self.tls.stage(conn.slot) == Stage::Established {
-            outbox.seal(self.tls.as_mut(), conn.slot);
+            output.seal(self.tls.as_mut(), conn.slot);
         } else {
             // Frames are encoded only for established connections, and a failed one drops them.
-            outbox.drop_frames();
+            output.drop_frames();
         }
     }
 }

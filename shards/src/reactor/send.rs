@@ -2,7 +2,7 @@
 //! rules 1, 2 and 6).
 
 use crate::ports::Edge;
-use crate::ring::{Done, Flags, Outbox, Sent, State};
+use crate::ring::{CompletionKey, Flags, PendingOutput, Sent, State};
 use machine::ids::ConnId;
 use machine::{CloseReason, Input};
 
@@ -32,19 +32,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             if entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT) {
                 continue;
             }
-            let fresh = self.sides.take_outbox();
-            let Some(side) = self.sides.get(entry.side).filter(|side| !side.out.is_empty()) else {
-                self.sides.put_outbox(fresh);
+            let fresh = self.buffer_pool.take_output();
+            let Some(buffers) = self.buffer_pool.get(entry.buffers).filter(|buffers| !buffers.out.is_empty()) else {
+                self.buffer_pool.put_outbox(fresh);
                 continue;
             };
-            let mut outbox = std::mem::replace(&mut side.out, fresh);
+            let mut output = std::mem::replace(&mut buffers.out, fresh);
             entry.flags.set(Flags::SENDING);
             self.stats.sends += 1;
-            self.stats.sent_bytes += outbox.len() as u64;
+            self.stats.sent_bytes += output.len() as u64;
             if entry.flags.has(Flags::TLS) {
-                self.seal(conn, &mut outbox);
+                self.seal(conn, &mut output);
             }
-            self.plane.send(conn, outbox);
+            self.plane.send(conn, output);
         }
         self.dirty = dirty;
     }
@@ -60,23 +60,23 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The submission that carried this outbox is over.
     pub(super) fn sent(&mut self, sent: Sent) {
-        let Sent { conn, outbox, refused } = sent;
-        let Some(entry) = self.conns.get_mut(conn) else { return self.sides.put_outbox(outbox) };
+        let Sent { conn, output, refused } = sent;
+        let Some(entry) = self.conns.get_mut(conn) else { return self.buffer_pool.put_outbox(output) };
         entry.flags.clear(Flags::SENDING);
         let Some(result) = refused else {
-            self.sides.put_outbox(outbox);
+            self.buffer_pool.put_outbox(output);
             if entry.state == State::Open && entry.flags.has(Flags::TLS) && self.tls.key_used_up(conn.slot) {
                 self.forget(conn, CloseReason::BudgetExhausted);
-                return self.goodbye(conn, CloseReason::BudgetExhausted);
+                return self.lingering_close(conn, CloseReason::BudgetExhausted);
             }
-            let more = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
+            let more = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.out.is_empty());
             return if more { self.mark_dirty(conn) } else { self.owes_nothing(conn) };
         };
         match usize::try_from(result) {
-            Ok(taken) => self.blocked(conn, outbox, taken),
-            Err(_) if result == -libc::EAGAIN => self.blocked(conn, outbox, 0),
+            Ok(taken) => self.blocked(conn, output, taken),
+            Err(_) if result == -libc::EAGAIN => self.blocked(conn, output, 0),
             Err(_) => {
-                self.sides.put_outbox(outbox);
+                self.buffer_pool.put_outbox(output);
                 self.lost(conn);
             }
         }
@@ -84,28 +84,28 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The socket took only `taken` bytes. Keeps the tail of the frame that was begun and replies behind it,
     /// gives whole notifications back to the machine, and waits for room.
-    fn blocked(&mut self, conn: ConnId, mut outbox: Outbox, taken: usize) {
+    fn blocked(&mut self, conn: ConnId, mut output: PendingOutput, taken: usize) {
         self.stats.sends_short += 1;
         let now_ms = self.now_ms();
         let in_handshake = self.in_handshake(conn);
-        let Some(entry) = self.conns.get_mut(conn) else { return self.sides.put_outbox(outbox) };
+        let Some(entry) = self.conns.get_mut(conn) else { return self.buffer_pool.put_outbox(output) };
         let mut unsent = std::mem::take(&mut self.unsent);
         if entry.flags.has(Flags::TLS) {
-            let untouched = outbox.keep_sealed_tail(taken, &mut unsent);
+            let untouched = output.keep_sealed_tail(taken, &mut unsent);
             if untouched > 0 {
                 self.tls.rewind(conn.slot, untouched);
             }
         } else {
-            outbox.keep_tail(taken, &mut unsent);
+            output.keep_tail(taken, &mut unsent);
         }
-        let side = self.sides.entry(&mut entry.side, entry.port);
-        outbox.append_replies(&mut side.out, &mut unsent);
+        let buffers = self.buffer_pool.entry(&mut entry.buffers, entry.port);
+        output.append_replies(&mut buffers.out, &mut unsent);
         if taken > 0 || !entry.flags.has(Flags::BLOCKED) {
             // A slow reader makes progress; only one that takes nothing is ended.
-            side.blocked_since = now_ms;
+            buffers.blocked_since = now_ms;
         }
-        let emptied = std::mem::replace(&mut side.out, outbox);
-        self.sides.put_outbox(emptied);
+        let emptied = std::mem::replace(&mut buffers.out, output);
+        self.buffer_pool.put_outbox(emptied);
         if !entry.flags.has(Flags::BLOCKED) {
             entry.flags.set(Flags::BLOCKED);
             if !entry.flags.has(Flags::PARTIAL) && !in_handshake {
@@ -127,11 +127,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// There is room, or the peer hung up, which the send will tell.
-    pub(super) fn writable(&mut self, done: Done) {
+    pub(super) fn writable(&mut self, done: CompletionKey) {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::POLL_OUT);
-        let owed = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
+        let owed = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.out.is_empty());
         if owed { self.mark_dirty(conn) } else { self.owes_nothing(conn) }
     }
 
@@ -144,12 +144,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.inputs.push_back(Input::Writable { conn });
         }
         let (state, last) = (entry.state, entry.flags.has(Flags::LAST));
-        self.sides.free_if_idle(&mut entry.side);
+        self.buffer_pool.free_if_idle(&mut entry.buffers);
         match state {
-            State::Open if last => self.goodbye(conn, CloseReason::Finished),
+            State::Open if last => self.lingering_close(conn, CloseReason::Finished),
             State::Open if was_blocked => self.resume(conn),
             State::Moving => self.leave_for_owner(conn),
-            State::Leaving => self.shut(conn),
+            State::SendingLast => self.shutdown_write(conn),
             _ => {}
         }
     }

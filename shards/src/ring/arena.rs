@@ -27,17 +27,17 @@ pub(crate) enum SpanSize {
 
 /// A span that is owned: by the kernel from staging to completion, by the reactor until it is freed.
 #[derive(Debug)]
-pub(crate) struct Span(u16);
+pub(crate) struct ArenaSpan(u16);
 
-impl Span {
+impl ArenaSpan {
     /// The number that user_data carries.
     pub(super) fn index(&self) -> usize {
         usize::from(self.0)
     }
 
     /// The span whose completion was reaped. Only for the plane, once per completion.
-    pub(super) fn of_completion(index: usize) -> Span {
-        Span(index as u16)
+    pub(super) fn of_completion(index: usize) -> ArenaSpan {
+        ArenaSpan(index as u16)
     }
 }
 
@@ -60,36 +60,37 @@ impl Arena {
     }
 
     /// A free span, if there is one.
-    pub(super) fn take(&mut self, size: SpanSize) -> Option<Span> {
+    pub(super) fn take(&mut self, size: SpanSize) -> Option<ArenaSpan> {
         match size {
             SpanSize::Small => self.small.pop(),
             SpanSize::Large => self.large.pop(),
         }
-        .map(Span)
+        .map(ArenaSpan)
     }
 
     /// Gives a span back.
-    pub(crate) fn free(&mut self, span: Span) {
+    pub(crate) fn free(&mut self, span: ArenaSpan) {
         if usize::from(span.0) < SMALL_COUNT { self.small.push(span.0) } else { self.large.push(span.0) }
     }
 
     /// Address and length of the span, for the kernel to write to.
-    pub(super) fn target(&self, span: &Span) -> (*mut u8, u32) {
+    pub(super) fn target(&self, span: &ArenaSpan) -> (*mut u8, u32) {
         let (start, len) = place(span);
         (self.memory[start].get(), len as u32)
     }
 
     /// The first `len` bytes of a span whose RECV has completed.
-    pub(crate) fn bytes(&mut self, span: &Span, len: usize) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self, span: &ArenaSpan, len: usize) -> &mut [u8] {
         let (start, all) = place(span);
         let cells = &mut self.memory[start..start + len.min(all)];
         // SAFETY: UnsafeCell<u8> has the layout of u8, `&mut self` is exclusive among us, and the kernel is
-        // done with this span: its completion was reaped before a `Span` could be had, and it was not staged since.
+        // done with this span: its completion was reaped before a `ArenaSpan` could be had, and it was not staged
+        // since.
         unsafe { &mut *(std::ptr::from_mut(cells) as *mut [u8]) }
     }
 }
 
-fn place(span: &Span) -> (usize, usize) {
+fn place(span: &ArenaSpan) -> (usize, usize) {
     let index = span.index();
     match index.checked_sub(SMALL_COUNT) {
         None => (index * SMALL_BYTES, SMALL_BYTES),

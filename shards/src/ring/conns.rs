@@ -1,13 +1,14 @@
 //! The slab of connections: one small entry per direct descriptor, in chunks that never move and go when they are
 //! empty.
 //!
-//! This is what an idle connection costs in user memory (ARCHITECTURE.md 8.10). Anything rare is in [`super::Sides`].
+//! This is what an idle connection costs in user memory (ARCHITECTURE.md 8.10). Anything rare is in
+//! [`super::ConnBufferPool`].
 
 use crate::ports::Port;
 use machine::ids::ConnId;
 
-use super::op::Done;
-use super::side::NO_SIDE;
+use super::conn_buffers::NO_BUFFERS;
+use super::op::CompletionKey;
 
 /// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,11 +23,11 @@ pub(crate) enum State {
     /// The descriptor is on its way to another shard.
     Moving,
     /// Goodbye: the last bytes are being sent.
-    Leaving,
+    SendingLast,
     /// Goodbye: Shutdown(WR) is under way.
-    Shutting,
+    ShuttingDown,
     /// Goodbye: input is read and thrown away.
-    Discarding,
+    DiscardingInput,
     /// Close is staged; the slot is free when it completes.
     Closing,
 }
@@ -85,8 +86,8 @@ pub(crate) struct Conn<C> {
     /// The edge's state; `None` in a free slot.
     pub codec: Option<C>,
     generation: u32,
-    /// Index into the side table, or `NO_SIDE`.
-    pub side: u32,
+    /// Index into the side table, or `NO_BUFFERS`.
+    pub buffers: u32,
     /// Milliseconds, wrapping, since the process started: when what the HTTP timeouts measure began.
     pub since: u32,
     pub flags: Flags,
@@ -101,7 +102,7 @@ impl<C> Conn<C> {
         Conn {
             codec: None,
             generation: 0,
-            side: NO_SIDE,
+            buffers: NO_BUFFERS,
             since: 0,
             flags: Flags::default(),
             state: State::Free,
@@ -111,10 +112,10 @@ impl<C> Conn<C> {
 }
 
 /// A connection that was just put into its slot.
-pub(crate) struct Opened {
+pub(crate) struct NewConn {
     pub conn: ConnId,
     /// A side entry that the previous user of the slot still had.
-    pub stale_side: u32,
+    pub stale_buffers: u32,
 }
 
 const CHUNK: usize = 512;
@@ -198,7 +199,7 @@ impl<C> Conns<C> {
 
     /// Puts a new connection into `slot`. The kernel may give a slot out before we see the completion of its
     /// Close; that completion then names an earlier generation and is ignored.
-    pub(crate) fn open(&mut self, slot: u32, port: Port, codec: Option<C>, since: u32) -> Opened {
+    pub(crate) fn open(&mut self, slot: u32, port: Port, codec: Option<C>, since: u32) -> NewConn {
         let ring = (slot >> self.shift) as usize;
         let begin = self.begins[slot as usize / CHUNK];
         let chunk = &mut self.chunks[slot as usize / CHUNK];
@@ -210,10 +211,10 @@ impl<C> Conns<C> {
             chunk.occupied += 1;
         }
         self.open += 1;
-        let stale_side = std::mem::replace(&mut entry.side, NO_SIDE);
+        let stale_buffers = std::mem::replace(&mut entry.buffers, NO_BUFFERS);
         let generation = entry.generation.wrapping_add(1);
         *entry = Conn { codec, generation, since, state: State::Open, port, ..Conn::free() };
-        Opened { conn: ConnId { slot, generation }, stale_side }
+        NewConn { conn: ConnId { slot, generation }, stale_buffers }
     }
 
     /// Close is staged: from now on only its completion finds the connection under this name.
@@ -228,7 +229,7 @@ impl<C> Conns<C> {
     }
 
     /// Close has completed: the slot is free. False when it was another use of the slot.
-    pub(crate) fn closed(&mut self, done: Done) -> bool {
+    pub(crate) fn closed(&mut self, done: CompletionKey) -> bool {
         let ring = (done.slot >> self.shift) as usize;
         let Some(entry) = self.entry_mut(done.slot) else { return false };
         if entry.state != State::Closing || entry.generation as u16 != done.generation {
@@ -248,7 +249,7 @@ impl<C> Conns<C> {
         let in_ring = (slot & ((1 << self.shift) - 1)) as usize;
         // The slots of a small ring share a chunk with those of another.
         let is_first = in_ring < CHUNK;
-        if chunk.occupied > 0 || is_first || chunk.conns.iter().any(|conn| conn.side != NO_SIDE) {
+        if chunk.occupied > 0 || is_first || chunk.conns.iter().any(|conn| conn.buffers != NO_BUFFERS) {
             return;
         }
         let generations = chunk.conns.iter().map(|conn| conn.generation);
@@ -258,7 +259,7 @@ impl<C> Conns<C> {
     }
 
     /// The full name of the connection that a completion is for, if it still is in the slot.
-    pub(crate) fn name(&self, done: Done) -> Option<ConnId> {
+    pub(crate) fn name(&self, done: CompletionKey) -> Option<ConnId> {
         let entry = self.chunks.get(done.slot as usize / CHUNK)?.as_ref()?.conns.get(done.slot as usize % CHUNK)?;
         let current = entry.generation as u16 == done.generation;
         let alive = !matches!(entry.state, State::Free | State::Closing);
@@ -323,7 +324,7 @@ mod tests {
         conns.closing(first);
         assert_eq!(conns.placed(), [0; PORTS]);
         assert!(conns.get(first).is_none());
-        assert!(conns.closed(Done { slot: 17, generation: first.generation as u16 }));
+        assert!(conns.closed(CompletionKey { slot: 17, generation: first.generation as u16 }));
         assert_eq!((conns.open_count(), conns.occupied(1)), (0, 0));
         let second = conns.open(17, Port::WebSocket, Some(Codec::Idle), 0).conn;
         assert_ne!(first, second);
@@ -341,10 +342,10 @@ mod tests {
             for _ in 0..4 {
                 let last = names[names.len() - 1];
                 conns.closing(last);
-                assert!(conns.closed(Done { slot, generation: last.generation as u16 }));
+                assert!(conns.closed(CompletionKey { slot, generation: last.generation as u16 }));
                 let next = conns.open(slot, Port::WebSocket, Some(Codec::Idle), 0).conn;
                 let stale = |name: &ConnId| {
-                    let done = Done { slot, generation: name.generation as u16 };
+                    let done = CompletionKey { slot, generation: name.generation as u16 };
                     conns.get(*name).is_none() && conns.name(done).is_none()
                 };
                 assert!(names.iter().all(stale) && conns.get(next).is_some());
@@ -362,12 +363,12 @@ mod tests {
         let full = conns.heap_bytes();
         for conn in &names {
             conns.closing(*conn);
-            assert!(conns.closed(Done { slot: conn.slot, generation: conn.generation as u16 }));
+            assert!(conns.closed(CompletionKey { slot: conn.slot, generation: conn.generation as u16 }));
         }
         assert!(conns.heap_bytes() * 7 < full, "the first chunk of each ring is kept");
         let again = conns.open(4_000, Port::WebSocket, Some(Codec::Idle), 0).conn;
         assert!(conns.get(names[4_000]).is_none() && conns.get(again).is_some());
-        assert!(conns.name(Done { slot: 4_000, generation: names[4_000].generation as u16 }).is_none());
+        assert!(conns.name(CompletionKey { slot: 4_000, generation: names[4_000].generation as u16 }).is_none());
     }
 
     #[test]
@@ -376,7 +377,7 @@ mod tests {
         let first = conns.open(3, Port::WebSocket, Some(Codec::Idle), 0).conn;
         conns.closing(first);
         let second = conns.open(3, Port::WebSocket, Some(Codec::Idle), 0).conn;
-        assert!(!conns.closed(Done { slot: 3, generation: first.generation as u16 }));
+        assert!(!conns.closed(CompletionKey { slot: 3, generation: first.generation as u16 }));
         assert!(conns.get(second).is_some());
         assert_eq!((conns.open_count(), conns.occupied(0)), (1, 1));
     }

@@ -1,7 +1,7 @@
 //! The place where the thread waits (RULES.md).
 //!
 //! A shard has one eventfd, its waker's: every ring announces its completions there, and lanes, store and
-//! island write to it; glommio awaits it while the shard is parked. Ring 0 is the hub: the shard's timeout and
+//! control plane write to it; glommio awaits it while the shard is parked. Ring 0 is the hub: the shard's timeout and
 //! the bells of other shards come in there.
 //!
 //! The eventfd is shared on purpose. Polling it in the hub, whose own eventfd is then awaited, loses wakes: a
@@ -17,7 +17,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use glommio::io::BufferedFile;
 use io_uring::types::Timespec;
 
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
 /// The one armed timeout of a shard.
 pub(super) struct Hub {
@@ -36,7 +36,7 @@ impl Hub {
     }
 
     /// Notes a timeout of `span` and returns its number and where its length is.
-    pub fn set_timeout(&mut self, at: Instant, span: Span) -> (usize, *const Timespec) {
+    pub fn set_timeout(&mut self, at: Instant, span: TimeSpan) -> (usize, *const Timespec) {
         let (seconds, nanos) = (span.0 / 1_000_000_000, (span.0 % 1_000_000_000) as u32);
         *self.timespec = Timespec::new().sec(seconds).nsec(nanos);
         self.next_timeout = (self.next_timeout + 1) % super::op::AUX_MAX;
@@ -53,16 +53,16 @@ impl Hub {
 }
 
 /// The shard's eventfd as glommio reads it; the thread sleeps there.
-pub(crate) struct Bed {
+pub(crate) struct EventFdWait {
     event: BufferedFile,
 }
 
-impl Bed {
+impl EventFdWait {
     /// Inside the shard's executor. The eventfd must be in blocking mode: glommio's READ waits on it.
-    pub(crate) fn new(event: BorrowedFd<'_>) -> io::Result<Bed> {
+    pub(crate) fn new(event: BorrowedFd<'_>) -> io::Result<EventFdWait> {
         let own = event.try_clone_to_owned()?.into_raw_fd();
         // SAFETY: the duplicate was just made and has no other owner.
-        Ok(Bed { event: unsafe { BufferedFile::from_raw_fd(own) } })
+        Ok(EventFdWait { event: unsafe { BufferedFile::from_raw_fd(own) } })
     }
 
     /// Sleeps until a ring announces a completion or another thread writes to the eventfd.

@@ -15,16 +15,16 @@
 mod arena;
 mod conns;
 mod hub;
-mod inbox;
+mod pending_input;
 mod layout;
 mod listen;
 mod memory;
 mod op;
-mod outbox;
+mod pending_output;
 mod peer;
 mod plane;
 mod probe;
-mod side;
+mod conn_buffers;
 mod uring;
 
 #[cfg(test)]
@@ -35,13 +35,13 @@ pub use listen::{ListenError, listen, local_address, steer};
 pub use memory::give_memory_back;
 pub use probe::{MEMLOCK_MIN, ProbeError, nofile_limit, probe, raise_limits, tells_peers};
 
-pub(crate) use arena::{Span, SpanSize};
-pub(crate) use conns::{Conns, Flags, Opened, State};
-pub(crate) use hub::{Bed, eventfd};
+pub(crate) use arena::{ArenaSpan, SpanSize};
+pub(crate) use conn_buffers::{ConnBufferPool, SocketMove};
+pub(crate) use conns::{Conns, Flags, NewConn, State};
+pub(crate) use hub::{EventFdWait, eventfd};
 pub(crate) use layout::{PlaneConfig, accept_limit};
-pub(crate) use op::{Completion, Done, Origin};
-pub(crate) use outbox::Outbox;
+pub(crate) use op::{Completion, CompletionKey, Origin};
 pub(crate) use peer::{Family, address as peer_address};
+pub(crate) use pending_output::PendingOutput;
 pub(crate) use plane::{Plane, Sent};
-pub(crate) use side::{Departure, Sides};
 pub(crate) use uring::RingFd;

@@ -56,15 +56,15 @@ const _: () = assert!(limits::SESSIONS_MAX <= 1 << SLOT_BITS);
 const _: () = assert!(limits::SHARDS_MAX as u32 <= 256);
 
 /// The user_data of an operation on a connection.
-pub(crate) fn word(kind: Kind, aux: usize, conn: ConnId) -> u64 {
+pub(crate) fn encode_conn(kind: Kind, aux: usize, conn: ConnId) -> u64 {
     debug_assert!(aux < AUX_MAX && conn.slot < 1 << SLOT_BITS);
     let generation = u64::from(conn.generation as u16);
     (kind as u64) << 56 | (aux as u64) << (SLOT_BITS + GENERATION_BITS) | generation << SLOT_BITS | u64::from(conn.slot)
 }
 
 /// The user_data of an operation on no connection.
-pub(crate) fn plain(kind: Kind, aux: usize, number: u32) -> u64 {
-    word(kind, aux, ConnId { slot: number, generation: 0 })
+pub(crate) fn encode_plain(kind: Kind, aux: usize, number: u32) -> u64 {
+    encode_conn(kind, aux, ConnId { slot: number, generation: 0 })
 }
 
 /// The user_data of a moved connection at its target.
@@ -93,7 +93,7 @@ impl Origin {
 
     /// The user_data of the connection at its target.
     pub(crate) fn word(self) -> u64 {
-        plain(Kind::HandedOver, usize::from(self.shard.0) | if self.tls { Origin::TLS } else { 0 }, self.slot)
+        encode_plain(Kind::HandedOver, usize::from(self.shard.0) | if self.tls { Origin::TLS } else { 0 }, self.slot)
     }
 
     pub(crate) fn of_completion(aux: usize, slot: u32) -> Origin {
@@ -104,7 +104,7 @@ impl Origin {
 /// Names a connection as a completion does: its slot and the low bits of its generation. The slab tells
 /// whether that is still the one in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Done {
+pub(crate) struct CompletionKey {
     pub slot: u32,
     /// Low 16 bits of the generation. Enough: a slot is reused only after its Close completed, so no operation
     /// outlives 65,536 uses.
@@ -126,19 +126,19 @@ pub(crate) enum Completion {
     /// A new connection in `direct` of `ring`, or an errno.
     Accepted { listener: u32, arming: u16, ring: u16, result: i32, more: bool },
     /// Input, hang-up, or the poll was removed.
-    Readable(Done),
+    Readable(CompletionKey),
     /// Room, hang-up, or the poll was removed.
-    Writable(Done),
+    Writable(CompletionKey),
     /// Bytes in the span, 0 at the end of the stream, or an errno. The span must be freed.
-    Received { done: Done, span: super::Span, result: i32 },
+    Received { done: CompletionKey, span: super::ArenaSpan, result: i32 },
     /// Address of the peer in the span ([`super::peer_address`]), or an errno. The span must be freed.
-    Peer { done: Done, span: super::Span, result: i32 },
+    Peer { done: CompletionKey, span: super::ArenaSpan, result: i32 },
     /// Shutdown(WR) is over.
-    ShutDown { done: Done, result: i32 },
+    ShutDown { done: CompletionKey, result: i32 },
     /// The slot was closed.
-    Closed { done: Done, result: i32 },
+    Closed { done: CompletionKey, result: i32 },
     /// A descriptor was moved, or could not be.
-    Moved { done: Done, result: i32 },
+    Moved { done: CompletionKey, result: i32 },
     /// The descriptor of a claim arrived in `direct` of `ring`.
     Arrived { claim: Claim, tls: bool, ring: u16, result: i32 },
     /// Another shard dealt us the connection in `direct` of `ring`, of listener kind `kind`.
@@ -150,13 +150,13 @@ pub(crate) enum Completion {
 }
 
 /// The fields of a word; `None` for a claim.
-pub(crate) fn split(word: u64) -> Option<(u8, usize, Done)> {
+pub(crate) fn decode(word: u64) -> Option<(u8, usize, CompletionKey)> {
     let kind = (word >> 56) as u8;
     if kind == 0 {
         return None;
     }
     let aux = (word >> (SLOT_BITS + GENERATION_BITS)) as usize & (AUX_MAX - 1);
-    let done = Done { slot: word as u32 & ((1 << SLOT_BITS) - 1), generation: (word >> SLOT_BITS) as u16 };
+    let done = CompletionKey { slot: word as u32 & ((1 << SLOT_BITS) - 1), generation: (word >> SLOT_BITS) as u16 };
     Some((kind, aux, done))
 }
 
@@ -168,22 +168,22 @@ mod tests {
     proptest! {
         #[test]
         fn a_word_is_read_back_as_it_was_made(slot in 0u32..1 << 28, generation: u32, aux in 0usize..AUX_MAX) {
-            let word = word(Kind::Recv, aux, ConnId { slot, generation });
-            let done = Done { slot, generation: generation as u16 };
-            prop_assert_eq!(split(word), Some((Kind::Recv as u8, aux, done)));
+            let word = encode_conn(Kind::Recv, aux, ConnId { slot, generation });
+            let done = CompletionKey { slot, generation: generation as u16 };
+            prop_assert_eq!(decode(word), Some((Kind::Recv as u8, aux, done)));
         }
 
         #[test]
         fn an_origin_is_read_back_as_it_was_made(shard in 0u16..256, slot in 0u32..1 << 28, tls: bool) {
             let origin = Origin { shard: ShardId(shard), slot, tls };
-            let (kind, aux, done) = split(origin.word()).unwrap();
+            let (kind, aux, done) = decode(origin.word()).unwrap();
             prop_assert_eq!((kind, Origin::of_completion(aux, done.slot)), (Kind::HandedOver as u8, origin));
         }
 
         #[test]
         fn a_claim_is_never_taken_for_an_operation(source in 0u16..256, count in 0u64..1 << 47, tls: bool) {
             let claim = Claim::new(ShardId(source), count);
-            prop_assert_eq!(split(claimed(claim, tls)), None);
+            prop_assert_eq!(decode(claimed(claim, tls)), None);
             prop_assert_eq!(unclaimed(claimed(claim, tls)), (claim, tls));
         }
     }

@@ -11,18 +11,18 @@ use io_uring::{opcode, squeue, types};
 use machine::ids::{Claim, ConnId};
 use machine::time::Instant;
 
-use super::arena::{Arena, Span, SpanSize};
+use super::arena::{Arena, ArenaSpan, SpanSize};
 use super::hub::Hub;
 use super::layout::PlaneConfig;
-use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, plain, split, unclaimed, word};
-use super::outbox::Outbox;
+use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, decode, encode_conn, encode_plain, unclaimed};
 use super::peer::{self, Family};
+use super::pending_output::PendingOutput;
 use super::uring::{Ring, RingFd, Sending};
 
 /// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
 pub(crate) struct Sent {
     pub conn: ConnId,
-    pub outbox: Outbox,
+    pub output: PendingOutput,
     /// `None`: all of it went out. Else bytes taken, or a negative errno.
     pub refused: Option<i32>,
 }
@@ -114,26 +114,28 @@ impl Plane {
         let entry = opcode::AcceptMulti::new(types::Fd(fd.as_raw_fd()))
             .allocate_file_index(true)
             .build()
-            .user_data(plain(Kind::Accept, usize::from(arming), listener));
+            .user_data(encode_plain(Kind::Accept, usize::from(arming), listener));
         self.stage(ring, &entry);
     }
 
     /// Ends that accept; its last completion has no `more`.
     pub(crate) fn cancel_accept(&mut self, ring: u16, listener: u32, arming: u16) {
-        let word = plain(Kind::Accept, usize::from(arming), listener);
-        let entry = opcode::AsyncCancel::new(word).build().user_data(plain(Kind::Ignored, 0, 0));
+        let word = encode_plain(Kind::Accept, usize::from(arming), listener);
+        let entry = opcode::AsyncCancel::new(word).build().user_data(encode_plain(Kind::Ignored, 0, 0));
         self.stage(ring, &entry);
     }
 
     /// Arms the one-shot poll of an idle connection.
     pub(crate) fn poll_in(&mut self, conn: ConnId) {
-        let entry = opcode::PollAdd::new(self.direct(conn), POLL_INPUT).build().user_data(word(Kind::PollIn, 0, conn));
+        let entry =
+            opcode::PollAdd::new(self.direct(conn), POLL_INPUT).build().user_data(encode_conn(Kind::PollIn, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
     /// Arms the one-shot poll of a blocked connection.
     pub(crate) fn poll_out(&mut self, conn: ConnId) {
-        let entry = opcode::PollAdd::new(self.direct(conn), POLL_ROOM).build().user_data(word(Kind::PollOut, 0, conn));
+        let entry =
+            opcode::PollAdd::new(self.direct(conn), POLL_ROOM).build().user_data(encode_conn(Kind::PollOut, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
@@ -144,7 +146,7 @@ impl Plane {
         let entry = opcode::Recv::new(self.direct(conn), target, len)
             .flags(libc::MSG_DONTWAIT)
             .build()
-            .user_data(word(Kind::Recv, span.index(), conn));
+            .user_data(encode_conn(Kind::Recv, span.index(), conn));
         self.stage(self.ring_of(conn.slot), &entry);
         true
     }
@@ -153,14 +155,15 @@ impl Plane {
     pub(crate) fn ask_peer(&mut self, conn: ConnId, family: Family) -> bool {
         let Some(span) = self.arena.take(SpanSize::Small) else { return false };
         let (target, _) = self.arena.target(&span);
-        let entry = peer::entry(self.direct(conn), family, target).user_data(word(Kind::Peer, span.index(), conn));
+        let entry =
+            peer::entry(self.direct(conn), family, target).user_data(encode_conn(Kind::Peer, span.index(), conn));
         self.stage(self.ring_of(conn.slot), &entry);
         true
     }
 
     /// Stages one send of everything in `outbox`; it comes back through [`Plane::next_sent`]. At most one per
     /// connection and submission: the caller waits for that (RULES.md rule 1).
-    pub(crate) fn send(&mut self, conn: ConnId, outbox: Outbox) {
+    pub(crate) fn send(&mut self, conn: ConnId, output: PendingOutput) {
         let ring = self.ring_of(conn.slot);
         self.make_room(ring, 1);
         let direct = self.direct(conn);
@@ -169,31 +172,34 @@ impl Plane {
         }
         let sends = &mut self.rings[usize::from(ring)].sends;
         debug_assert!(sends.iter().all(|other| other.conn != conn), "one send per socket and submission");
-        let bytes = outbox.as_bytes();
+        let bytes = output.as_bytes();
         let entry = opcode::Send::new(direct, bytes.as_ptr(), bytes.len() as u32)
             .flags(SEND_FLAGS)
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
-            .user_data(word(Kind::Send, sends.len(), conn));
+            .user_data(encode_conn(Kind::Send, sends.len(), conn));
         // The bytes are on the heap: moving the outbox does not move them, and no code changes it in there.
-        sends.push(Sending { conn, outbox, refused: None });
+        sends.push(Sending { conn, output, refused: None });
         self.rings[usize::from(ring)].push(&entry);
     }
 
     /// Stages the end of our side of the stream.
     pub(crate) fn shutdown(&mut self, conn: ConnId) {
-        let entry =
-            opcode::Shutdown::new(self.direct(conn), libc::SHUT_WR).build().user_data(word(Kind::Shutdown, 0, conn));
+        let entry = opcode::Shutdown::new(self.direct(conn), libc::SHUT_WR).build().user_data(encode_conn(
+            Kind::Shutdown,
+            0,
+            conn,
+        ));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
     fn remove_polls(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
         for (armed, kind) in [(poll_in, Kind::PollIn), (poll_out, Kind::PollOut)] {
             if armed {
-                let entry = opcode::PollRemove::new(word(kind, 0, conn))
+                let entry = opcode::PollRemove::new(encode_conn(kind, 0, conn))
                     .build()
                     .flags(squeue::Flags::SKIP_SUCCESS)
-                    .user_data(plain(Kind::Ignored, 0, 0));
+                    .user_data(encode_plain(Kind::Ignored, 0, 0));
                 self.stage(self.ring_of(conn.slot), &entry);
             }
         }
@@ -203,12 +209,12 @@ impl Plane {
     /// rule 3; a pending poll pins the file and no FIN is ever sent).
     pub(crate) fn close(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
         self.remove_polls(conn, poll_in, poll_out);
-        let entry = opcode::Close::new(self.direct(conn)).build().user_data(word(Kind::Close, 0, conn));
+        let entry = opcode::Close::new(self.direct(conn)).build().user_data(encode_conn(Kind::Close, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
     /// Stages the move of a descriptor into a ring of another shard (RULES.md): polls removed, unlinked
-    /// (they may have fired), then SEND_FD linked to Close. `word` is what the target reaps.
+    /// (they may have fired), then SEND_FD linked to Close. `encode_conn` is what the target reaps.
     fn send_fd(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, word_there: u64) {
         self.remove_polls(conn, polls.0, polls.1);
         let ring = self.ring_of(conn.slot);
@@ -219,8 +225,8 @@ impl Plane {
         let send = opcode::MsgRingSendFd::new(types::Fd(target.0), direct, slot, word_there)
             .build()
             .flags(squeue::Flags::IO_LINK)
-            .user_data(word(Kind::SendFd, 0, conn));
-        let close = opcode::Close::new(direct).build().user_data(word(Kind::Close, 0, conn));
+            .user_data(encode_conn(Kind::SendFd, 0, conn));
+        let close = opcode::Close::new(direct).build().user_data(encode_conn(Kind::Close, 0, conn));
         let ring = &mut self.rings[usize::from(ring)];
         ring.push(&send);
         ring.push(&close);
@@ -233,7 +239,7 @@ impl Plane {
 
     /// Stages the move of a fresh connection that is dealt to another shard.
     pub(crate) fn move_dealt(&mut self, conn: ConnId, target: RingFd, kind: u32) {
-        self.send_fd(conn, (false, false), target, plain(Kind::Dealt, 0, kind));
+        self.send_fd(conn, (false, false), target, encode_plain(Kind::Dealt, 0, kind));
     }
 
     /// Stages the move of an established connection that is handed over to another shard.
@@ -243,10 +249,10 @@ impl Plane {
 
     /// Stages the wake of a parked shard.
     pub(crate) fn bell(&mut self, hub: RingFd) {
-        let entry = opcode::MsgRingData::new(types::Fd(hub.0), 0, plain(Kind::Bell, 0, 0), None)
+        let entry = opcode::MsgRingData::new(types::Fd(hub.0), 0, encode_plain(Kind::Bell, 0, 0), None)
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
-            .user_data(plain(Kind::Ignored, 0, 0));
+            .user_data(encode_plain(Kind::Ignored, 0, 0));
         self.stage(0, &entry);
     }
 
@@ -267,7 +273,7 @@ impl Plane {
         let ring = &mut self.rings[at];
         ring.enter(&mut self.ready);
         self.enters += 1;
-        self.sent.extend(ring.sends.drain(..).map(|Sending { conn, outbox, refused }| Sent { conn, outbox, refused }));
+        self.sent.extend(ring.sends.drain(..).map(|Sending { conn, output, refused }| Sent { conn, output, refused }));
     }
 
     pub(crate) fn next_sent(&mut self) -> Option<Sent> {
@@ -307,7 +313,7 @@ impl Plane {
 
     fn read(&mut self, cqe: Cqe) -> Option<Completion> {
         let Cqe { word, result, more, ring } = cqe;
-        let Some((kind, aux, done)) = split(word) else {
+        let Some((kind, aux, done)) = decode(word) else {
             let (claim, tls) = unclaimed(word);
             return Some(Completion::Arrived { claim, tls, ring, result });
         };
@@ -328,8 +334,8 @@ impl Plane {
             ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
             POLL_IN => Completion::Readable(done),
             POLL_OUT => Completion::Writable(done),
-            RECV => Completion::Received { done, span: Span::of_completion(aux), result },
-            PEER => Completion::Peer { done, span: Span::of_completion(aux), result },
+            RECV => Completion::Received { done, span: ArenaSpan::of_completion(aux), result },
+            PEER => Completion::Peer { done, span: ArenaSpan::of_completion(aux), result },
             SHUTDOWN => Completion::ShutDown { done, result },
             CLOSE => Completion::Closed { done, result },
             SEND_FD => Completion::Moved { done, result },
@@ -354,17 +360,15 @@ impl Plane {
             if at <= until {
                 return;
             }
-            let entry = opcode::TimeoutRemove::new(plain(Kind::Timeout, number, 0)).build().user_data(plain(
-                Kind::Ignored,
-                0,
-                0,
-            ));
+            let entry = opcode::TimeoutRemove::new(encode_plain(Kind::Timeout, number, 0))
+                .build()
+                .user_data(encode_plain(Kind::Ignored, 0, 0));
             self.stage(0, &entry);
         }
         // Room first: a submission in between would let go of the timespec.
         self.make_room(0, 1);
         let (number, timespec) = self.hub.set_timeout(until, until.since(now));
-        let entry = opcode::Timeout::new(timespec).build().user_data(plain(Kind::Timeout, number, 0));
+        let entry = opcode::Timeout::new(timespec).build().user_data(encode_plain(Kind::Timeout, number, 0));
         self.stage(0, &entry);
     }
 
@@ -389,7 +393,7 @@ impl Plane {
             let entry = opcode::PollAdd::new(types::Fd(self.event), libc::POLLIN as u32)
                 .multi(true)
                 .build()
-                .user_data(plain(Kind::Event, 0, 0));
+                .user_data(encode_plain(Kind::Event, 0, 0));
             self.stage(0, &entry);
             self.hub.watching = true;
             return false;
@@ -400,7 +404,11 @@ impl Plane {
     /// Returns true if the hub does not poll the eventfd. Stages the end of the poll otherwise.
     pub(crate) fn cold(&mut self) -> bool {
         if self.hub.watching {
-            let entry = opcode::PollRemove::new(plain(Kind::Event, 0, 0)).build().user_data(plain(Kind::Ignored, 0, 0));
+            let entry = opcode::PollRemove::new(encode_plain(Kind::Event, 0, 0)).build().user_data(encode_plain(
+                Kind::Ignored,
+                0,
+                0,
+            ));
             self.stage(0, &entry);
             return false;
         }

@@ -9,8 +9,8 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use machine::ids::ConnId;
 
-use super::op::{Cqe, Kind, plain, split};
-use super::outbox::Outbox;
+use super::op::{Cqe, Kind, decode, encode_plain};
+use super::pending_output::PendingOutput;
 
 /// The descriptor of another shard's ring, as MSG_RING names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct RingFd(pub(super) RawFd);
 /// An outbox whose SEND was staged; `refused` is set when less than all of it went out.
 pub(super) struct Sending {
     pub conn: ConnId,
-    pub outbox: Outbox,
+    pub output: PendingOutput,
     pub refused: Option<i32>,
 }
 
@@ -144,7 +144,7 @@ impl Ring {
     fn kick(&mut self) {
         self.vain = 0;
         if self.has_room(1) {
-            let entry = opcode::Timeout::new(&raw const AT_ONCE).build().user_data(plain(Kind::Ignored, 0, 0));
+            let entry = opcode::Timeout::new(&raw const AT_ONCE).build().user_data(encode_plain(Kind::Ignored, 0, 0));
             self.push(&entry);
         }
     }
@@ -163,7 +163,7 @@ impl Ring {
     fn reap(&mut self, ready: &mut VecDeque<Cqe>) {
         for entry in self.io.completion() {
             let word = entry.user_data();
-            if let Some((kind, aux, _)) = split(word)
+            if let Some((kind, aux, _)) = decode(word)
                 && kind == Kind::Send as u8
             {
                 if let Some(sending) = self.sends.get_mut(aux) {
@@ -191,7 +191,10 @@ mod tests {
         while ready.is_empty() {
             ring.enter(&mut ready);
         }
-        assert_eq!(ready.pop_front().and_then(|cqe| split(cqe.word)).map(|(kind, ..)| kind), Some(Kind::Ignored as u8));
+        assert_eq!(
+            ready.pop_front().and_then(|cqe| decode(cqe.word)).map(|(kind, ..)| kind),
+            Some(Kind::Ignored as u8)
+        );
         assert!(ready.is_empty() && !ring.busy());
     }
 }

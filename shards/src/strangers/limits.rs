@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU64;
 
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
 use super::prefix::Prefix;
 
@@ -70,11 +70,11 @@ impl Limit {
     }
 
     /// Returns the period of its number; `None` for a limit that is no rate.
-    pub(super) const fn period(self) -> Option<Span> {
+    pub(super) const fn period(self) -> Option<TimeSpan> {
         match self {
             Limit::Connections => None,
-            Limit::Handshakes => Some(Span::from_secs(1)),
-            Limit::NewUsers | Limit::Registers => Some(Span::from_secs(3_600)),
+            Limit::Handshakes => Some(TimeSpan::from_secs(1)),
+            Limit::NewUsers | Limit::Registers => Some(TimeSpan::from_secs(3_600)),
         }
     }
 }
@@ -173,10 +173,10 @@ impl fmt::Debug for Stranger {
 /// All of them can be taken at once, and they come back evenly over a period. So a caller gets at most twice the number
 /// in any window of a period, its bounds included: all of them at its begin, and those that came back by its end. A
 /// caller that asks for at most half of the number in any such window is never refused.
-pub(super) fn take_one(full_at: &mut Instant, number: u32, period: Span, now: Instant) -> bool {
-    let interval = Span(period.0.div_ceil(u64::from(number.max(1))));
+pub(super) fn take_one(full_at: &mut Instant, number: u32, period: TimeSpan, now: Instant) -> bool {
+    let interval = TimeSpan(period.0.div_ceil(u64::from(number.max(1))));
     let later = (*full_at).max(now).after(interval);
-    let fits = later.since(now) <= Span(interval.0.saturating_mul(u64::from(number)));
+    let fits = later.since(now) <= TimeSpan(interval.0.saturating_mul(u64::from(number)));
     if fits {
         *full_at = later;
     }

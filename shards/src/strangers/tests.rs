@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use machine::time::Span;
+use machine::time::TimeSpan;
 use proptest::prelude::*;
 
 use super::*;
@@ -28,7 +28,7 @@ fn v6(n: u64, host: u64) -> IpAddr {
 }
 
 fn at(seconds: u64) -> Instant {
-    Instant(0).after(Span::from_secs(seconds))
+    Instant(0).after(TimeSpan::from_secs(seconds))
 }
 
 fn bytes(strangers: &Strangers) -> usize {
@@ -323,7 +323,7 @@ mod eviction {
                     }
                     _ => {
                         if let Some(entry) = table.entry(hash(stranger(n)), stranger(n), now, hash) {
-                            take_one(entry.full_at(Limit::NewUsers).unwrap(), 3, Span::from_secs(9), now);
+                            take_one(entry.full_at(Limit::NewUsers).unwrap(), 3, TimeSpan::from_secs(9), now);
                         }
                     }
                 }
@@ -341,7 +341,7 @@ mod eviction {
 mod rates {
     use super::*;
 
-    const PERIOD: Span = Span(1_000);
+    const PERIOD: TimeSpan = TimeSpan(1_000);
 
     /// Number of these times in the window of one period that ends with the last of them, its bounds included.
     fn in_window(times: &[u64], now: u64) -> u32 {

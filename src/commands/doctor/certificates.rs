@@ -5,7 +5,7 @@ use tls::Certificate;
 use super::chain::{self, Known};
 use super::checks::{Finding, Verdict};
 use crate::config::{Config, Pair, UnknownName};
-use crate::island::Validity;
+use crate::control_plane::Validity;
 use crate::node::ordered;
 
 /// Returns one finding for each certificate of this configuration.
@@ -86,7 +86,7 @@ fn judge((cert, key): &Pair<'_>, needs_names: bool, known: &Known) -> Finding {
 mod tests {
     use super::*;
     use crate::config::Sources;
-    use crate::island::tests::papers::Papers;
+    use crate::control_plane::tests::certificates::TestCertificates;
 
     #[test]
     fn a_directory_of_certificates_that_cannot_be_read_is_a_finding() {
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn certificates_are_judged_with_their_names_and_keys() {
-        let (papers, other) = (Papers::of(&["a.example", "b.example"]), Papers::of(&["127.0.0.1"]));
+        let (papers, other) = (TestCertificates::of(&["a.example", "b.example"]), TestCertificates::of(&["127.0.0.1"]));
         let judged = |sets: &[String]| {
             let config = Config::load(&Sources { sets: sets.to_vec(), ..Sources::default() }).unwrap();
             examine(&config)
         };
-        let shared = |cert: &Papers, key: &Papers| {
+        let shared = |cert: &TestCertificates, key: &TestCertificates| {
             let files = [("tls.cert", cert.cert()), ("tls.key", key.key())];
             let [cert, key] = files.map(|(setting, path)| format!("{setting}={}", path.display()));
             vec!["websocket.tls.listen=127.0.0.1:1".to_owned(), "node.tls.listen=127.0.0.1:2".to_owned(), cert, key]

@@ -9,7 +9,7 @@ use machine::RECORD_VERSION;
 use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
 use machine::limits;
 use machine::message::{Message, Urgency};
-use machine::simple::Contact;
+use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use protocol::webpush::key::{key_digest, parse_point, sha256};
 use protocol::webpush::payload::Draft;
 use protocol::wire::{base64url, text};
 use store::IDLE_SECONDS_MAX;
-use store::transfer::{Channel, Coming, WholeUser};
+use store::transfer::{Channel, IncomingUser, WholeUser};
 
 /// Times before this are no milliseconds since 1970, or seconds by mistake: 1973.
 const MILLISECONDS_MIN: u64 = 100_000_000_000;
@@ -101,13 +101,13 @@ pub(super) enum Parsed {
     OtherVersion,
     /// A user that the server would drop at once.
     Idle,
-    User(Box<Found>),
+    User(Box<ParsedUser>),
 }
 
 /// A user, and the numbers of its messages that were not taken.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) coming: Coming,
+pub(super) struct ParsedUser {
+    pub(super) coming: IncomingUser,
     pub(super) expired: u64,
     /// Messages at or below the read pointer.
     pub(super) read_before: u64,
@@ -178,8 +178,8 @@ impl Line {
             contact: Contact::default(),
             channels: channels.into_values().collect(),
         };
-        let coming = Coming { user, rows: Vec::new(), more: false };
-        let mut found = Found { coming, expired: 0, read_before: 0, unsubscribed: 0 };
+        let coming = IncomingUser { user, rows: Vec::new(), more: false };
+        let mut found = ParsedUser { coming, expired: 0, read_before: 0, unsubscribed: 0 };
         let pointer = self.current_timestamp.map(microseconds);
         for (at, form) in self.messages.unwrap_or_default().iter().enumerate() {
             let message = form.message(uaid, latest).map_err(|reason| format!("message {}: {reason}", at + 1))?;
@@ -196,7 +196,7 @@ impl Line {
     }
 }
 
-impl Found {
+impl ParsedUser {
     fn take(&mut self, message: Message, pointer: Option<u64>, now: UnixSeconds) {
         let has = |chid| self.coming.user.channels.binary_search_by_key(&chid, |channel| channel.chid).is_ok();
         if message.expired(now) {

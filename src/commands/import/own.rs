@@ -3,14 +3,14 @@
 use machine::ids::{Clock, Uaid};
 use machine::limits::PAYLOAD_BYTES_MAX;
 use machine::message::{Message, Topic};
-use machine::simple::{Contact, Mode, WakeData};
+use machine::simplepush::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 use protocol::webpush::headers::{TTL_MAX, read_topic};
 use protocol::wire::base64url;
 use protocol::wire::text::{read_urgency_name, urgency_name};
-use store::transfer::{Coming, WholeUser};
+use store::transfer::{IncomingUser, WholeUser};
 
 /// Version of these members; a change of their meaning raises it.
 const VERSION: u8 = 1;
@@ -58,7 +58,7 @@ impl Own {
     }
 
     /// Sets what other members do not carry; the rows are left to the caller.
-    pub(super) fn complete(&self, coming: &mut Coming, latest: UnixSeconds) -> Result<(), String> {
+    pub(super) fn complete(&self, coming: &mut IncomingUser, latest: UnixSeconds) -> Result<(), String> {
         let wake = self.wake.as_ref().map(|text| WakeData::new(text).ok_or("its wake data are empty or too long"));
         let mode = if self.simple { Mode::Simple } else { Mode::WebPush };
         let minimum = self.min_urgency.as_ref().filter(|_| mode == Mode::WebPush);

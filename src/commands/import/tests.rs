@@ -87,7 +87,7 @@ fn the_sample_of_the_documentation_is_imported_as_documented() {
     let model = Model::new(u64::MAX);
     let store = &mut *model.transfer();
     let summary = good(SAMPLE, store);
-    let admitted = Admitted { users_new: 3, channels_added: 5, rows_added: 2, ..Admitted::default() };
+    let admitted = ImportCounts { users_new: 3, channels_added: 5, rows_added: 2, ..ImportCounts::default() };
     let rest = Summary { expired: 1, read_before: 1, unsubscribed: 1, other_router: 1, ..Summary::default() };
     assert_eq!(summary, Summary { lines: 4, admitted, ..rest });
 
@@ -117,7 +117,7 @@ fn the_sample_of_the_documentation_is_imported_as_documented() {
     assert_eq!((topical.ttl, topical.stamp.clock), (2_592_000, Clock(1_763_640_000_000_000)));
 
     let again = good(SAMPLE, store);
-    let unchanged = Admitted { users_unchanged: 3, rows_left_out: 2, ..Admitted::default() };
+    let unchanged = ImportCounts { users_unchanged: 3, rows_left_out: 2, ..ImportCounts::default() };
     assert_eq!(again, Summary { lines: 4, admitted: unchanged, ..rest });
 }
 
@@ -128,7 +128,7 @@ fn what_the_recipes_print_is_imported() {
     let model = Model::new(u64::MAX);
     let store = &mut *model.transfer();
     let summary = good(include_str!("tests/dumps.jsonl"), store);
-    let admitted = Admitted { users_new: 4, channels_added: 3, rows_added: 7, ..Admitted::default() };
+    let admitted = ImportCounts { users_new: 4, channels_added: 3, rows_added: 7, ..ImportCounts::default() };
     assert_eq!(summary, Summary { lines: 5, other_router: 1, admitted, ..Summary::default() });
     for (user, clocks) in [
         (1, [1_763_640_000, 1_763_660_000, 1_763_670_000].as_slice()),
@@ -236,7 +236,7 @@ fn lines_without_a_user_of_ours_are_counted_and_left_out() {
     let version = line(2).replace("\"channels\"", "\"record_version\":0,\"channels\"");
     let model = Model::new(u64::MAX);
     let summary = good(&format!("{old}\n  \n{version}"), &mut *model.transfer());
-    assert_eq!((summary.idle, summary.other_version, summary.admitted), (1, 1, Admitted::default()));
+    assert_eq!((summary.idle, summary.other_version, summary.admitted), (1, 1, ImportCounts::default()));
     let text = summary.text(false);
     assert!(text.contains("1 of another record version, 1 not seen for 60 days"), "{text}");
 }

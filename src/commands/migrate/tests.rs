@@ -15,7 +15,7 @@ use store::transfer::{Channel, WholeUser};
 use super::*;
 
 fn place(dir: &Path) -> Config {
-    Place::parse(&format!("embedded:{}", dir.display())).unwrap().config().unwrap()
+    StoreLocation::parse(&format!("embedded:{}", dir.display())).unwrap().config().unwrap()
 }
 
 fn message(n: u8, clock: u64) -> Message {
@@ -151,7 +151,7 @@ fn shared(dir: &Path) -> (Config, Keyspace) {
         keyspace.name()
     );
     fs::write(&file, text).unwrap();
-    (Place::parse(&format!("scylla:{}", file.display())).unwrap().config().unwrap(), keyspace)
+    (StoreLocation::parse(&format!("scylla:{}", file.display())).unwrap().config().unwrap(), keyspace)
 }
 
 #[test]
@@ -194,17 +194,17 @@ fn what_is_no_place_is_refused_in_a_sentence() {
         ("memory:x", "memory is not a kind of store that users can be moved from or to"),
         ("embedded:", "behind the colon there must be a data directory"),
     ] {
-        let said = Place::parse(text).unwrap_err();
+        let said = StoreLocation::parse(text).unwrap_err();
         assert!(said.starts_with(reason), "{said}");
     }
     let file = dir.path().join("murre.toml");
     fs::write(&file, "[store]\nkind = \"memory\"\n").unwrap();
-    let said = Place::parse(&format!("embedded:{}", file.display())).unwrap().config().unwrap_err().to_string();
+    let said = StoreLocation::parse(&format!("embedded:{}", file.display())).unwrap().config().unwrap_err().to_string();
     assert!(said.ends_with("its store.kind is not the KIND that was asked for"), "{said}");
     fs::write(&file, "[stork]\n").unwrap();
-    let said = Place::parse(&format!("embedded:{}", file.display())).unwrap().config().unwrap_err().to_string();
+    let said = StoreLocation::parse(&format!("embedded:{}", file.display())).unwrap().config().unwrap_err().to_string();
     assert!(said.contains("stork"), "{said}");
-    let path = |dir: &Path| Place::parse(&format!("embedded:{}", dir.display())).unwrap();
+    let path = |dir: &Path| StoreLocation::parse(&format!("embedded:{}", dir.display())).unwrap();
     let args = Args { from: path(&dir.path().join("none")), to: path(dir.path()), compare: false };
     let said = configs(&args).unwrap_err().to_string();
     assert!(said.ends_with("is not a data directory: it has no store in it"), "{said}");

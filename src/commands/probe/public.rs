@@ -10,7 +10,7 @@ use shards::strangers::Prefix;
 use super::Failure;
 use crate::client::stream::Trust;
 use crate::commands::doctor::checks::Verdict;
-use crate::island::Validity;
+use crate::control_plane::Validity;
 
 /// One demand, judged.
 #[derive(Debug, PartialEq, Eq)]

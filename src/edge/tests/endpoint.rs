@@ -45,7 +45,7 @@ fn a_post_becomes_a_message_and_is_answered() {
 fn the_time_of_a_post_counts_from_its_head_to_its_response() {
     let mut edge = PushEdge::new(&config()).unwrap();
     let (mut codec, mut out) = (edge.open(Port::Endpoint, false), Vec::new());
-    let at = |ms| Now { mono: now().mono.after(machine::time::Span::from_ms(ms)), ..now() };
+    let at = |ms| Now { mono: now().mono.after(machine::time::TimeSpan::from_ms(ms)), ..now() };
     let mut request = post(&path(None), GOOD, "body").into_bytes();
     let mut body = request.split_off(request.len() - 4);
     assert!(matches!(edge.ingest(at(0), &mut codec, &mut request, &mut out), Ingest::More { .. }));

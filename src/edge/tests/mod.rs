@@ -20,7 +20,7 @@ mod websocket;
 use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
-use machine::place::Placement;
+use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{
     AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Disposition, Event, Hello, NodeAnswer, NodeCommand,
@@ -29,8 +29,8 @@ use machine::{
 use shards::ports::{Edge, Emitted, Ingest, Port};
 
 use super::{
-    AccessRules, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Forwarding, Gate, PushEdge, UNFINISHED_BYTES_MAX,
-    VersionInfo,
+    AccessRules, AdmissionGate, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Forwarding, PushEdge,
+    UNFINISHED_BYTES_MAX, VersionInfo,
 };
 use protocol::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use protocol::webpush::identity::Identity;

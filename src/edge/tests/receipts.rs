@@ -1,7 +1,7 @@
 //! Receipts, rates and budgets at the app-server port: the commands to the machine and the text of its answers.
 
 use machine::ids::{Chid, Uaid};
-use machine::time::{Span, UnixSeconds};
+use machine::time::{TimeSpan, UnixSeconds};
 use machine::{Command, Disposition, Outcome, Published, ReceiptAnswer, SenderCommand};
 use shards::ports::Port;
 
@@ -87,7 +87,7 @@ fn a_receipt_becomes_a_question_with_its_wait() {
         };
         assert_eq!((query.uaid, query.chid, query.stamp), (Uaid([1; 16]), Chid([2; 16]), STAMP));
         assert_eq!((query.topic, query.expires), (None, UnixSeconds(STAMP.clock.0 / 1_000_000 + 60)));
-        assert_eq!(query.wait, Span::from_secs(wait), "{headers}");
+        assert_eq!(query.wait, TimeSpan::from_secs(wait), "{headers}");
     }
 }
 

@@ -3,7 +3,7 @@
 use machine::ids::{Chid, Uaid};
 use machine::{BroadcastDelta, BroadcastVersion, SessionEvent};
 
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 
 use super::*;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, EmissionId, KeyDigest, Uaid};
 use machine::message::Topic;
-use machine::simple::{Mode, Update};
+use machine::simplepush::{Mode, Update};
 use machine::time::UnixSeconds;
 use machine::{
     AckVersion, AgentCommand, CloseReason, Command, Disposition, Published, SenderCommand, SessionCommand, SessionEvent,
@@ -12,7 +12,7 @@ use machine::{
 use shards::ports::{Edge, Port};
 
 use super::*;
-use protocol::webpush::endpoint::{Opened, Subscription, TokenForm};
+use protocol::webpush::endpoint::{EndpointToken, Subscription, TokenForm};
 use protocol::webpush::headers::TTL_MAX;
 
 const UAID: Uaid = Uaid([1; 16]);
@@ -106,7 +106,7 @@ fn an_endpoint_of_simplepush_is_locked_to_nobody() {
     harness.emit(SessionEvent::Registered { uaid: UAID, chid: CHID, key: Some(KeyDigest([9; 32])), status: 200 });
     let text = harness.written_text();
     let token = text.rsplit_once(&format!("{ORIGIN}/spush/v1/")).unwrap().1.trim_end_matches("\"}");
-    let opened = Opened { uaid: UAID, chid: CHID, lock: None, version: 1 };
+    let opened = EndpointToken { uaid: UAID, chid: CHID, lock: None, version: 1 };
     assert_eq!(harness.edge.tokens.open(1, token), Some(opened));
 }
 

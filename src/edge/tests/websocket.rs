@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, EmissionId, KeyDigest, Uaid};
 use machine::message::{Message, Topic, Urgency};
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::time::UnixSeconds;
 use machine::{AgentCommand, AgentEvent, BroadcastDelta, CloseReason, Command, SessionCommand, SessionEvent};
 use shards::ports::{Edge, Port};
 
 use super::*;
-use crate::edge::{Events, Happening};
+use crate::edge::{EventKind, Events};
 use protocol::webpush::endpoint::parse_path;
 use protocol::webpush::headers::Encryption;
 use protocol::webpush::payload::Draft;
@@ -264,7 +264,7 @@ fn fragments_are_joined_with_control_frames_between() {
 
 #[test]
 fn beyond_the_welcome_a_websocket_is_sent_elsewhere_and_the_others_stay() {
-    let gate = Arc::new(Gate::new(1));
+    let gate = Arc::new(AdmissionGate::new(1));
     let edge = || PushEdge::new(&EdgeConfig { gate: Arc::clone(&gate), ..config() }).unwrap();
     let ask = |port, path: &str| {
         let mut harness = Harness::with(edge(), port);
@@ -303,7 +303,7 @@ fn close_codes_of_two_peers_are_not_mixed_up() {
     codecs.iter().for_each(|codec| first.edge.ended(now(), codec, CloseReason::PeerClosed));
     let codes: Vec<_> = std::iter::from_fn(|| events.take())
         .map(|report| match report.happening {
-            Happening::Ended(ended) => ended.code,
+            EventKind::Ended(ended) => ended.code,
             other => panic!("an end: {other:?}"),
         })
         .collect();

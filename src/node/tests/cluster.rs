@@ -1,7 +1,7 @@
 //! Nodes on a shared database in one process: TLS between them, and notifications about messages of a dead node.
 
 use super::*;
-use crate::island::tests::papers::Papers;
+use crate::control_plane::tests::certificates::TestCertificates;
 
 const NODE_KEY: &str = "node.keys=0123456789abcdef";
 
@@ -30,12 +30,12 @@ async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// POSTs to a node that another node's endpoint URL does not name: the path is all that counts.
-fn post_at(endpoint: &str, running: &Running) -> String {
+fn post_at(endpoint: &str, running: &RunningNode) -> String {
     let (_, path) = endpoint.split_once("/wpush/").unwrap();
     post(&format!("{}/wpush/{path}", running.addresses().endpoint_url), running)
 }
 
-fn stats(running: &Running) -> Value {
+fn stats(running: &RunningNode) -> Value {
     let answer =
         ask(running.addresses().admin[0], "GET /stats HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
@@ -53,16 +53,16 @@ async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 #[ignore = "needs Cassandra: bench/check test"]
 async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_while_trust_is_missing() {
     database().await;
-    let (papers, strange) = (Papers::of(&["127.0.0.1"]), Papers::of(&["127.0.0.1"]));
+    let (papers, strange) = (TestCertificates::of(&["127.0.0.1"]), TestCertificates::of(&["127.0.0.1"]));
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let tls = [
         "node.tls.listen=127.0.0.1:0".to_owned(),
         format!("node.tls.cert={}", papers.cert().display()),
         format!("node.tls.key={}", papers.key().display()),
     ];
-    let trusting = |papers: &Papers| format!("node.ca={}", papers.ca().display());
+    let trusting = |papers: &TestCertificates| format!("node.ca={}", papers.ca().display());
     let first = shared(dirs[0].path(), &tls.each_ref().map(String::as_str));
-    let second = |papers: &Papers| shared(dirs[1].path(), &[&trusting(papers)]);
+    let second = |papers: &TestCertificates| shared(dirs[1].path(), &[&trusting(papers)]);
     let (strangely, well) = (second(&strange), second(&papers));
     let (a, b) = (blocking(move || start(&first).unwrap()).await, blocking(move || start(&strangely).unwrap()).await);
     let url = format!("https://{}", a.addresses().node_tls[0]);
@@ -225,7 +225,7 @@ async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through()
 
 #[test]
 fn authorities_are_read_wherever_they_are_named_and_before_anything_is_touched() {
-    let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
+    let (papers, dir) = (TestCertificates::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
     for kind in ["memory", "scylla"] {
         // No database listens at this address: the start must fail before it connects.
         let kind = format!("store.kind={kind}");
@@ -259,7 +259,7 @@ fn version_of(answer: &str) -> String {
 }
 
 /// POSTs until it is taken; each refusal is a 503.
-async fn post_until_taken(endpoint: &str, running: &Running) -> String {
+async fn post_until_taken(endpoint: &str, running: &RunningNode) -> String {
     let mut answer = String::new();
     eventually("a POST is taken", || {
         answer = post_at(endpoint, running);
@@ -270,8 +270,8 @@ async fn post_until_taken(endpoint: &str, running: &Running) -> String {
     version_of(&answer)
 }
 
-fn with_clock(clock: &HostClock) -> Surroundings {
-    Surroundings { host_clock: clock.clone(), ..Surroundings::default() }
+fn with_clock(clock: &HostClock) -> Environment {
+    Environment { host_clock: clock.clone(), ..Environment::default() }
 }
 
 const HOUR_US: i64 = 3_600_000_000;
@@ -284,7 +284,7 @@ async fn a_clock_that_is_set_an_hour_wrong_and_right_again_loses_reorders_and_st
     let [first, second] = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
     let clock = HostClock::default();
     let surroundings = with_clock(&clock);
-    let a = blocking(move || start_in(&first, surroundings).unwrap()).await;
+    let a = blocking(move || start_with(&first, surroundings).unwrap()).await;
     let b = blocking(move || start(&second).unwrap()).await;
     let (mut socket, uaid) = hello(&b, "");
     let endpoint = register(&mut socket);
@@ -299,8 +299,8 @@ async fn a_clock_that_is_set_an_hour_wrong_and_right_again_loses_reorders_and_st
         posted.push(post_until_taken(&endpoint, &a).await);
         posted.push(post_until_taken(&endpoint, &b).await);
     }
-    let island = &stats(&a)["island"];
-    assert_eq!((&island["clock_jumps"], &island["clock_jumps_taken"]), (&json!(2), &json!(0)));
+    let control_plane = &stats(&a)["island"];
+    assert_eq!((&control_plane["clock_jumps"], &control_plane["clock_jumps_taken"]), (&json!(2), &json!(0)));
     let (mut socket, again) = hello(&b, &uaid);
     assert_eq!(again, uaid);
     // A message that was refused may be there all the same.
@@ -324,7 +324,7 @@ async fn a_node_whose_clock_was_an_hour_behind_serves_once_that_is_set_right() {
     let clock = HostClock::default();
     clock.set_off(-HOUR_US);
     let surroundings = with_clock(&clock);
-    let a = blocking(move || start_in(&first, surroundings).unwrap()).await;
+    let a = blocking(move || start_with(&first, surroundings).unwrap()).await;
     let b = blocking(move || start(&second).unwrap()).await;
     let (mut at_b, _) = hello(&b, "");
     let endpoint = register(&mut at_b);
@@ -338,7 +338,7 @@ async fn a_node_whose_clock_was_an_hour_behind_serves_once_that_is_set_right() {
 
 #[test]
 fn certificates_are_read_again_and_bad_ones_are_refused() {
-    let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
+    let (papers, dir) = (TestCertificates::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
     let with = |cert: &Path| {
         let (cert, key) =
             (format!("node.tls.cert={}", cert.display()), format!("node.tls.key={}", papers.key().display()));
@@ -380,9 +380,9 @@ fn a_database_that_is_away_is_no_damage() {
     assert_eq!(fault.status(), status::STORAGE, "{fault}");
 
     let (log, config) = (events::Log::default(), config(dir.path(), &sets));
-    let surroundings = Surroundings { store_patience: Duration::from_millis(900), ..Surroundings::default() };
-    let fault = log.of("warn", || start_in(&config, surroundings)).err().expect("still away");
-    assert!(matches!(fault, Fault::StoreAway(_)), "{fault}");
+    let surroundings = Environment { store_patience: Duration::from_millis(900), ..Environment::default() };
+    let fault = log.of("warn", || start_with(&config, surroundings)).err().expect("still away");
+    assert!(matches!(fault, NodeError::StoreAway(_)), "{fault}");
     let text = log.text();
     assert!(
         text.contains("database not reached; the start waits for it") && text.contains("retry_seconds=1"),

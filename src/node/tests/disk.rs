@@ -4,7 +4,7 @@ use super::*;
 use store::testing::disk::SmallDisk;
 
 /// Posts until the answer begins like this.
-fn post_until(endpoint: &str, running: &Running, wanted: &str) {
+fn post_until(endpoint: &str, running: &RunningNode, wanted: &str) {
     let until = std::time::Instant::now() + PATIENCE;
     loop {
         let answer = post(endpoint, running);

@@ -45,5 +45,5 @@ fn a_stop_closes_no_session_before_the_drain_delay_is_over() {
     assert!(matches!(closed, Received::Close(_)) && closed != Received::Close(1005), "{closed:?}");
     assert!(begun.elapsed() >= Duration::from_millis(1_500), "{:?}", begun.elapsed());
     drop(socket);
-    assert_eq!(stopping.join().unwrap(), Stopped::InOrder);
+    assert_eq!(stopping.join().unwrap(), StopOutcome::InOrder);
 }

@@ -27,9 +27,9 @@ fn a_filled_store_without_the_key_of_its_endpoint_urls_is_refused() {
     assert_eq!(code, status::CONFIG);
     assert!(!path.exists(), "no key was made");
 
-    let surroundings = Surroundings { new_keys: true, ..Surroundings::default() };
+    let surroundings = Environment { new_keys: true, ..Environment::default() };
     let again = config(dir.path(), &[]);
-    start_in(&again, surroundings).unwrap().stop().unwrap();
+    start_with(&again, surroundings).unwrap().stop().unwrap();
     assert!(path.exists(), "the operator wanted one");
     let again = config(dir.path(), &[]);
     start(&again).unwrap().stop().unwrap();

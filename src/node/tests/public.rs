@@ -4,7 +4,7 @@ use super::tls::{connect, files, notification};
 use super::*;
 use crate::client::agent::{Agent, channel_id};
 use crate::client::http::{Client, Request};
-use crate::island::tests::papers::Papers;
+use crate::control_plane::tests::certificates::TestCertificates;
 
 const HSTS: &str = "strict-transport-security";
 
@@ -20,7 +20,7 @@ fn check_way(mut agent: Agent, sender: &mut Client) {
 
 #[test]
 fn one_port_serves_sessions_posts_and_the_page_over_tls() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost", "127.0.0.1"]));
     let [cert, key] = files(&papers);
     let listen = ["public.listen=127.0.0.1:0", "public.domain=localhost", "public.http_listen=127.0.0.1:0"];
     let alone = ["websocket.listen=", "endpoint.listen="];
@@ -50,7 +50,7 @@ fn one_port_serves_sessions_posts_and_the_page_over_tls() {
 /// Senders would still get in without a certificate, through the port that stays open until a restart.
 #[test]
 fn authorities_of_senders_are_not_taken_while_a_public_port_is_open() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost", "127.0.0.1"]));
     let [cert, key] = files(&papers);
     let listen = ["store.kind=memory", "public.domain=localhost", "public.http_listen=none"];
     let sets = [&listen[..], &["public.listen=127.0.0.1:0", &cert, &key]].concat();

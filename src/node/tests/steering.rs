@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{config, refusal, start};
-use crate::node::host::cores;
-use crate::node::{Running, running};
+use crate::node::cpus::cores;
+use crate::node::{RunningNode, running};
 use crate::status;
 
 const CONNECTIONS: u64 = 40;
@@ -50,7 +50,7 @@ fn connect_on(cpu: u32, connect: impl Fn() -> TcpStream + Send + 'static) -> Vec
     made.join().unwrap()
 }
 
-fn accepts(node: &Running, shard: usize) -> u64 {
+fn accepts(node: &RunningNode, shard: usize) -> u64 {
     running::sum(&node.stage.boards()[shard..=shard], "accepts")
 }
 

@@ -11,34 +11,34 @@ use super::*;
 use crate::client::agent::{Agent, Note, Received, channel_id};
 use crate::client::http::{self, Client, Request, Response};
 use crate::client::stream::{Stream, Trust};
+use crate::control_plane::tests::certificates::TestCertificates;
+use crate::control_plane::{Answering, who_answers};
 use crate::edge::EdgeKeys;
-use crate::island::tests::papers::Papers;
-use crate::island::{Answering, who_answers};
 
 /// A node that serves every port over TLS, with these files; plain ports beside them.
-fn with(dir: &Path, papers: &Papers) -> Config {
+fn with(dir: &Path, papers: &TestCertificates) -> Config {
     let listeners = ["websocket", "endpoint", "node", "admin"].map(|port| format!("{port}.tls.listen=127.0.0.1:0"));
     let [cert, key] = files(papers);
     let [websocket, endpoint, node, admin] = listeners.each_ref().map(String::as_str);
     config(dir, &["store.kind=memory", websocket, endpoint, node, admin, &cert, &key])
 }
 
-pub(super) fn files(papers: &Papers) -> [String; 2] {
+pub(super) fn files(papers: &TestCertificates) -> [String; 2] {
     [format!("tls.cert={}", papers.cert().display()), format!("tls.key={}", papers.key().display())]
 }
 
 /// Connects to the host of `url`, and trusts the authority of `papers` only.
-pub(super) fn connect(url: &str, papers: &Papers) -> std::io::Result<Stream> {
+pub(super) fn connect(url: &str, papers: &TestCertificates) -> std::io::Result<Stream> {
     let url = HttpUrl::parse(url).unwrap();
     Trust::read(Some(&papers.ca()), Instant::now() + PATIENCE)?.connect(url.origin(), url.origin())
 }
 
-fn agent(running: &Running, papers: &Papers) -> std::io::Result<Agent> {
+fn agent(running: &RunningNode, papers: &TestCertificates) -> std::io::Result<Agent> {
     let address = running.addresses().websocket_tls[0];
     Agent::upgrade(&format!("wss://{address}/"), connect(&format!("https://{address}"), papers)?)
 }
 
-pub(super) fn ask_over_tls(address: SocketAddr, papers: &Papers, path: &str) -> std::io::Result<Response> {
+pub(super) fn ask_over_tls(address: SocketAddr, papers: &TestCertificates, path: &str) -> std::io::Result<Response> {
     let stream = connect(&format!("https://{address}"), papers)?;
     Client::over(stream).exchange(&Request::new("GET", path).header("Host", &address.to_string()))
 }
@@ -47,7 +47,7 @@ pub(super) fn notification(agent: &mut Agent) -> Note {
     Note::read(agent.receive_type("notification").unwrap()).unwrap()
 }
 
-fn wait_for(running: &Running, name: &str, wanted: u64) {
+fn wait_for(running: &RunningNode, name: &str, wanted: u64) {
     let until = Instant::now() + PATIENCE;
     while running.total(name) != wanted {
         assert!(Instant::now() < until, "{name} is {}, not {wanted}", running.total(name));
@@ -57,7 +57,7 @@ fn wait_for(running: &Running, name: &str, wanted: u64) {
 
 #[test]
 fn messages_of_every_size_make_the_whole_way_over_tls() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost", "127.0.0.1"]));
     let running = start(&with(dir.path(), &papers)).unwrap();
     let port = running.addresses().endpoint_tls[0].port();
     assert_eq!(running.addresses().endpoint_url, format!("https://localhost:{port}"), "the first name");
@@ -101,7 +101,7 @@ fn exchange_in_pieces(mut stream: Stream, request: &[u8], piece: usize) -> u16 {
 
 #[test]
 fn heads_of_16_kib_arrive_over_tls_whole_or_in_pieces() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost", "127.0.0.1"]));
     let running = start(&with(dir.path(), &papers)).unwrap();
     let mut agent = agent(&running, &papers).unwrap();
     agent.hello(None).unwrap();
@@ -130,7 +130,7 @@ fn heads_of_16_kib_arrive_over_tls_whole_or_in_pieces() {
 #[test]
 fn a_reload_changes_certificates_under_open_sessions_or_changes_nothing() {
     let (dir, log) = (tempfile::tempdir().unwrap(), events::Log::default());
-    let (before, after) = (Papers::of(&["127.0.0.1"]), Papers::of(&["127.0.0.1"]));
+    let (before, after) = (TestCertificates::of(&["127.0.0.1"]), TestCertificates::of(&["127.0.0.1"]));
     let running = start(&with(dir.path(), &before)).unwrap();
     let mut there = agent(&running, &before).unwrap();
     there.hello(None).unwrap();
@@ -160,7 +160,7 @@ fn a_reload_changes_certificates_under_open_sessions_or_changes_nothing() {
 
 #[test]
 fn node_api_over_tls_needs_no_plain_listener() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["127.0.0.1"]));
     let own = [
         "node.tls.listen=127.0.0.1:0".to_owned(),
         format!("node.tls.cert={}", papers.cert().display()),
@@ -171,7 +171,7 @@ fn node_api_over_tls_needs_no_plain_listener() {
     assert!(running.addresses().node.is_empty() && running.addresses().websocket_tls.is_empty());
     assert_eq!(ask_over_tls(running.addresses().node_tls[0], &papers, "/status").unwrap().status, 200);
     wait_for(&running, "node_tls_handshakes", 1);
-    let stranger = Papers::of(&["127.0.0.1"]);
+    let stranger = TestCertificates::of(&["127.0.0.1"]);
     assert!(ask_over_tls(running.addresses().node_tls[0], &stranger, "/status").is_err());
     wait_for(&running, "node_tls_handshakes_failed", 1);
     running.stop().unwrap();
@@ -179,7 +179,7 @@ fn node_api_over_tls_needs_no_plain_listener() {
 
 #[test]
 fn a_handshake_that_takes_too_long_is_closed() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["127.0.0.1"]));
     let [cert, key] = files(&papers);
     let tls = ["websocket.tls.listen=127.0.0.1:0", "admin.tls.listen=127.0.0.1:0", "tls.handshake_timeout=0.3"];
     let running = start(&config(dir.path(), &["store.kind=memory", tls[0], tls[1], tls[2], &cert, &key])).unwrap();
@@ -201,19 +201,19 @@ fn a_handshake_that_takes_too_long_is_closed() {
 
 #[test]
 fn a_session_over_tls_is_told_that_the_node_stops() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["127.0.0.1"]));
     let running = start(&with(dir.path(), &papers)).unwrap();
     let mut there = agent(&running, &papers).unwrap();
     there.hello(None).unwrap();
     let stopping = std::thread::spawn(move || running.stop().unwrap());
     assert_eq!(there.receive(PATIENCE).unwrap(), Received::Close(1001));
     drop(there);
-    assert_eq!(stopping.join().unwrap(), Stopped::InOrder);
+    assert_eq!(stopping.join().unwrap(), StopOutcome::InOrder);
 }
 
 #[test]
 fn a_certificate_without_host_names_is_warned_of_if_unknown_names_are_refused() {
-    let (named, nameless) = (Papers::of(&["a.example"]), Papers::of(&["127.0.0.1"]));
+    let (named, nameless) = (TestCertificates::of(&["a.example"]), TestCertificates::of(&["127.0.0.1"]));
     for (papers, unknown_name, warnings) in [(&named, "refuse", 0), (&nameless, "refuse", 1), (&nameless, "default", 0)]
     {
         let (dir, log) = (tempfile::tempdir().unwrap(), events::Log::default());
@@ -227,7 +227,8 @@ fn a_certificate_without_host_names_is_warned_of_if_unknown_names_are_refused() 
 
 #[test]
 fn a_node_shows_its_certificate_to_a_node_that_asks_for_one() {
-    let (dir, papers, strange) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]), Papers::of(&["127.0.0.1"]));
+    let (dir, papers, strange) =
+        (tempfile::tempdir().unwrap(), TestCertificates::of(&["127.0.0.1"]), TestCertificates::of(&["127.0.0.1"]));
     let [cert, key] = files(&papers);
     let ca = format!("node.tls.client_ca={}", papers.ca().display());
     let listen = ["store.kind=memory", "node.tls.listen=127.0.0.1:0", "node.tls.client_required=true"];
@@ -251,7 +252,7 @@ fn a_node_shows_its_certificate_to_a_node_that_asks_for_one() {
 /// A foreign client: tokio-tungstenite over rustls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokio_tungstenite_over_rustls_is_greeted() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost", "127.0.0.1"]));
     let running = start(&with(dir.path(), &papers)).unwrap();
     let address = running.addresses().websocket_tls[0];
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(::tls::client_config(&papers.ca()).unwrap()));

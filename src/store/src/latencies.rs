@@ -1,7 +1,7 @@
 //! Histograms of durations since the process began, by name. The buckets never change, so a scraper can make quantiles
 //! over any time and any number of nodes.
 //!
-//! Written by any thread, read by the island.
+//! Written by any thread, read by the control plane.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ pub const BOUNDS_US: [u64; 12] =
 const BUCKETS: usize = BOUNDS_US.len() + 1;
 
 /// Histograms, one for each name.
-pub struct Latencies {
+pub struct LatencyHistograms {
     rows: Vec<Row>,
 }
 
@@ -25,7 +25,7 @@ struct Row {
 
 /// Counts under one name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Taken {
+pub struct HistogramSnapshot {
     pub name: &'static str,
     /// Number of times in each bucket: one for each of [`BOUNDS_US`] without those below it, and one for the rest.
     pub counts: [u64; BUCKETS],
@@ -33,10 +33,10 @@ pub struct Taken {
     pub sum_us: u64,
 }
 
-impl Latencies {
-    pub fn new(names: &[&'static str]) -> Latencies {
+impl LatencyHistograms {
+    pub fn new(names: &[&'static str]) -> LatencyHistograms {
         let row = |name: &&'static str| Row { name, counts: Default::default(), sum_us: AtomicU64::new(0) };
-        Latencies { rows: names.iter().map(row).collect() }
+        LatencyHistograms { rows: names.iter().map(row).collect() }
     }
 
     /// Counts a time under the name at `at`; an index behind the end is ignored.
@@ -48,8 +48,8 @@ impl Latencies {
     }
 
     /// Every row, in the order of the names.
-    pub fn read(&self) -> impl Iterator<Item = Taken> + '_ {
-        self.rows.iter().map(|row| Taken {
+    pub fn read(&self) -> impl Iterator<Item = HistogramSnapshot> + '_ {
+        self.rows.iter().map(|row| HistogramSnapshot {
             name: row.name,
             counts: row.counts.each_ref().map(|count| count.load(Ordering::Relaxed)),
             sum_us: row.sum_us.load(Ordering::Relaxed),
@@ -63,16 +63,16 @@ mod tests {
 
     #[test]
     fn what_took_as_long_as_a_bound_is_in_its_bucket_and_what_took_longer_in_the_next() {
-        let latencies = Latencies::new(&["read", "write"]);
+        let latencies = LatencyHistograms::new(&["read", "write"]);
         for took in [0, 250, 251, 5_000_000, 5_000_001, 9_000_000] {
             latencies.record(1, took);
         }
         latencies.record(2, 1);
-        let read: Vec<Taken> = latencies.read().collect();
+        let read: Vec<HistogramSnapshot> = latencies.read().collect();
         assert_eq!((read[0].counts, read[0].sum_us), ([0; BUCKETS], 0));
         assert_eq!(
             read[1],
-            Taken { name: "write", counts: [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2], sum_us: 19_000_502 }
+            HistogramSnapshot { name: "write", counts: [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2], sum_us: 19_000_502 }
         );
     }
 }

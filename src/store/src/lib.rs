@@ -2,7 +2,8 @@
 //!
 //! [`model`] keeps everything in memory: the meaning of `store.kind = memory`, and the executable statement of the
 //! laws. [`embedded`] is the default: one directory, no server. Several nodes share [`scylla`]. All of them pass
-//! `laws`. [`nodes`] is the table of nodes beside a shared store, [`latencies`] the times that its statements took.
+//! `conformance`. [`nodes`] is the table of nodes beside a shared store, [`latencies`] the times that its statements
+//! took.
 //!
 //! Rules that the vocabulary leaves to storage, the same in every backend:
 //! - `Save` keeps what it is given only while the user and the channel exist; the rest ended by rule
@@ -26,7 +27,7 @@ pub mod nodes;
 pub mod latencies;
 
 #[cfg(test)]
-mod laws;
+mod conformance;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

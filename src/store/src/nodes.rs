@@ -1,5 +1,5 @@
 //! The nodes of a cluster: one row for each URL, on a shared store only (CLUSTER.md, table `node`), and the last time
-//! at which each run of them was seen (table `lease`).
+//! at which each boot of them was seen (table `lease`).
 //!
 //! A node that leaves writes one row, not a million clears of presence: a reader that finds a presence row of an ended
 //! run knows that the user is not connected there.
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use machine::NodeId;
 
-/// The table of nodes. Shared by the thread that starts and stops a node and by the island.
-pub trait Nodes: Send + Sync + 'static {
+/// The table of nodes. Shared by the thread that starts and stops a node and by the control plane.
+pub trait NodeTable: Send + Sync + 'static {
     /// Writes that this run of this node has begun: readers see its boot id from now on, for any state of the row
     /// before. Waits; called before the node takes its first connection.
     ///
@@ -25,29 +25,29 @@ pub trait Nodes: Send + Sync + 'static {
     /// One sentence; others go on calling until the row expires or the node comes back.
     fn leave(&self, node: &NodeId) -> Result<(), String>;
 
-    /// Writes that this run goes on, unless the table says that it is over. Never waits, as [`Nodes::look`].
+    /// Writes that this run goes on, unless the table says that it is over. Never waits, as [`NodeTable::look`].
     fn renew(&self, node: &NodeId) -> Renewal;
 
-    /// Writes that a run of another node is over, as [`Nodes::leave`] does; false when that is not written. Never
-    /// waits, as [`Nodes::look`].
+    /// Writes that a boot of another node is over, as [`NodeTable::leave`] does; false when that is not written. Never
+    /// waits, as [`NodeTable::look`].
     fn bury(&self, node: &NodeId) -> Burial;
 
     /// The row of this URL; `None` if there is none or it cannot be read now. Never waits: the future does, on the
-    /// island, and its caller bounds the time.
-    fn look(&self, url: &str) -> Look;
+    /// control plane, and its caller bounds the time.
+    fn read(&self, url: &str) -> NodeRowFuture;
 
     /// Lead of the database's clocks over the time of this process, in microseconds; `None` if they cannot be asked
-    /// now. Never waits, as [`Nodes::look`].
-    fn ahead(&self) -> Ahead;
+    /// now. Never waits, as [`NodeTable::look`].
+    fn clock_offset(&self) -> ClockOffsetFuture;
 }
 
-/// Result of [`Nodes::ahead`].
-pub type Ahead = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
+/// Result of [`NodeTable::ahead`].
+pub type ClockOffsetFuture = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
 
-/// Result of [`Nodes::bury`].
+/// Result of [`NodeTable::bury`].
 pub type Burial = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Result of [`Nodes::renew`].
+/// Result of [`NodeTable::renew`].
 pub type Renewal = Pin<Box<dyn Future<Output = Renewed> + Send>>;
 
 /// State of a run, as it learns it while it renews its lease.
@@ -63,13 +63,13 @@ pub enum Renewed {
     Buried,
 }
 
-/// Result of [`Nodes::look`].
-pub type Look = Pin<Box<dyn Future<Output = Option<NodeRow>> + Send>>;
+/// Result of [`NodeTable::look`].
+pub type NodeRowFuture = Pin<Box<dyn Future<Output = Option<NodeRow>> + Send>>;
 
 /// Row of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeRow {
-    /// The last run of the node.
+    /// The last boot of the node.
     pub boot: u64,
     /// That run is over: it ended in order, or another node found it gone.
     pub left: bool,

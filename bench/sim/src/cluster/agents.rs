@@ -8,7 +8,7 @@ use machine::{
     AckUpdate, AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand, SessionEvent,
 };
 
-use super::world::{Cluster, Happening};
+use super::world::{Cluster, ClusterEvent};
 use crate::world::Verdict;
 
 /// Index into the sockets of a cluster; never reused.
@@ -115,19 +115,19 @@ pub(super) struct Channel {
 }
 
 impl Cluster {
-    pub(super) fn enabled_of(&self, id: SockId, sock: &Sock, found: &mut Vec<Happening>) {
+    pub(super) fn enabled_of(&self, id: SockId, sock: &Sock, found: &mut Vec<ClusterEvent>) {
         let mine = self.agents[sock.agent].sock == Some(id) || self.twins.contains(&id);
         if mine && !sock.outbox.is_empty() {
-            found.push(Happening::Read(id));
+            found.push(ClusterEvent::Read(id));
         }
         if sock.place == Place::Ended || !self.awake(sock.node) {
             return;
         }
         match sock.place {
             Place::Waiting if sock.closed => {}
-            Place::Waiting => found.push(Happening::Opened(id)),
-            Place::At(_) if sock.closed => found.push(Happening::Gone(id)),
-            Place::At(_) if sock.ready && !sock.inbox.is_empty() => found.push(Happening::Decode(id)),
+            Place::Waiting => found.push(ClusterEvent::Opened(id)),
+            Place::At(_) if sock.closed => found.push(ClusterEvent::Gone(id)),
+            Place::At(_) if sock.ready && !sock.inbox.is_empty() => found.push(ClusterEvent::Decode(id)),
             Place::At(_) | Place::Moving | Place::Ended => {}
         }
     }

@@ -69,10 +69,8 @@ impl Cluster {
                 let post = self.sighted(&message)?;
                 self.taken(n, post, message.stamp)?;
                 self.posts[post].held = true;
-                match self.nodes[n].shards[s].ledger.insert(slot.0, message) {
-                    Some(_) => Err(format!("{slot:?} of node {n} is used twice")),
-                    None => Ok(()),
-                }
+                let before = self.nodes[n].shards[s].ledger.insert(slot.0, message);
+                before.map_or(Ok(()), |_| Err(format!("{slot:?} of node {n} is used twice")))
             }
             Effect::LedgerDead(slot) => match self.nodes[n].shards[s].ledger.remove(&slot.0) {
                 Some(message) => self.all_held(message.uaid, "when a ledger record died"),

@@ -1,5 +1,6 @@
 //! Watch over the nodes: the lease of each run, the burial of a run that is silent, and the clock that the database
-//! confirms. In the server these are `src/island/lease.rs`, `src/island/peers` and `src/island/timekeeper.rs`.
+//! confirms. In the server these are `src/control_plane/lease.rs`, `src/control_plane/peer_client` and
+//! `src/control_plane/clock_monitor.rs`.
 
 use machine::Input;
 

@@ -8,7 +8,7 @@ use machine::message::Message;
 use machine::model::User;
 use machine::{Input, Presence, StoreError, StoreOp, StoreReply};
 
-use super::world::{Cluster, Happening};
+use super::world::{Cluster, ClusterEvent};
 use crate::world::Verdict;
 
 /// An operation that has not taken effect.
@@ -22,7 +22,7 @@ pub(super) struct Work {
     behind: Behind,
 }
 
-/// An answer on its way back to the same run of the node.
+/// An answer on its way back to the same boot of the node.
 pub(super) struct Reply {
     pub(super) node: usize,
     pub(super) shard: usize,
@@ -83,21 +83,21 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn enabled_of_store(&self, found: &mut Vec<Happening>) {
+    pub(super) fn enabled_of_store(&self, found: &mut Vec<ClusterEvent>) {
         for (at, work) in self.works.iter().enumerate() {
             let first = !self.works[..at].iter().any(|w| w.node == work.node && w.op.uaid() == work.op.uaid());
             let can = work.ready_at <= self.now && self.has_store(work.node);
             if first && (can || work.gives_up_at <= self.now) {
-                found.push(Happening::Work(at));
+                found.push(ClusterEvent::Work(at));
             }
         }
         for (at, reply) in self.replies.iter().enumerate() {
             let first = !self.replies[..at].iter().any(|r| r.node == reply.node && r.uaid == reply.uaid);
             if first && self.awake(reply.node) {
-                found.push(Happening::Reply(at));
+                found.push(ClusterEvent::Reply(at));
             }
         }
-        found.extend((0..self.late.len()).filter(|at| self.late[*at].at <= self.now).map(Happening::Late));
+        found.extend((0..self.late.len()).filter(|at| self.late[*at].at <= self.now).map(ClusterEvent::Late));
     }
 
     /// An operation takes effect, or fails.

@@ -2,19 +2,20 @@
 //! [`Model`](machine::model::Model) under all of them.
 //!
 //! The surroundings of the machine are here in their plainest form: `wire` carries calls and keeps what is owed as
-//! `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`, `keeper`
-//! renews leases, declares silent runs over and asks about clocks. Sockets never refuse a frame, and there is neither
-//! SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`, `oracle`.
+//! `src/control_plane/peer_client` does, `link` is each node's way to the store, `nodes` starts and stops as
+//! `src/node`, `keeper` renews leases, declares silent runs over and asks about clocks. Sockets never refuse a frame,
+//! and there is neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`,
+//! `oracle`.
 
 mod agents;
-mod calm;
+mod quiesce;
 mod effects;
 mod keeper;
 mod link;
 mod nodes;
 mod oracle;
 mod plan;
-mod posters;
+mod app_servers;
 mod sabotage;
 mod wire;
 mod world;

@@ -52,7 +52,8 @@ impl Cluster {
         self.boot(n)
     }
 
-    /// Starts a run of a node: saves what its ledgers held before it serves, and tells the nodes that have these users.
+    /// Starts a boot of a node: saves what its ledgers held before it serves, and tells the nodes that have these
+    /// users.
     pub(super) fn boot(&mut self, n: usize) -> Verdict {
         self.boots += 1;
         let boot = self.boots;

@@ -37,7 +37,7 @@ pub(super) struct Post {
     pub(super) held: bool,
     pub(super) sent: u32,
     pub(super) acked: Option<u64>,
-    /// The run of a node that took its first ack.
+    /// The boot of a node that took its first ack.
     pub(super) acked_by: Option<u64>,
     /// Monotonic time of its first ack.
     pub(super) acked_at: Option<u64>,

@@ -1,6 +1,6 @@
 //! Sizes and faults of one seed's cluster.
 
-use machine::time::Span;
+use machine::time::TimeSpan;
 
 use crate::rng::Rng;
 
@@ -15,9 +15,9 @@ pub(super) struct Plan {
     pub(super) channels: usize,
     pub(super) window: u16,
     pub(super) durable: bool,
-    pub(super) spill_after: Span,
-    pub(super) retry_after: Span,
-    pub(super) ping_interval: Span,
+    pub(super) spill_after: TimeSpan,
+    pub(super) retry_after: TimeSpan,
+    pub(super) ping_interval: TimeSpan,
     pub(super) ledger_bytes_max: u64,
     pub(super) topics: u64,
     pub(super) ttl_zero: u64,
@@ -154,9 +154,9 @@ impl Plan {
             channels: rng.between(1, 3) as usize,
             window: rng.pick(&[1, 2, 3, 8, 128]),
             durable: rng.permille(250),
-            spill_after: Span::from_ms(rng.pick(&[500, 3_000, 10_000])),
-            retry_after: Span::from_secs(rng.pick(&[20, 60])),
-            ping_interval: Span::from_secs(rng.pick(&[0, 0, 20, 60, 300])),
+            spill_after: TimeSpan::from_ms(rng.pick(&[500, 3_000, 10_000])),
+            retry_after: TimeSpan::from_secs(rng.pick(&[20, 60])),
+            ping_interval: TimeSpan::from_secs(rng.pick(&[0, 0, 20, 60, 300])),
             ledger_bytes_max: rng.pick(&[600, 2_000, 40 << 10]),
             topics: rng.pick(&[0, 1, 1, 3]),
             ttl_zero: rng.pick(&[0, 0, 100]),
@@ -200,7 +200,7 @@ impl Plan {
         let (store_error, disconnect) = (rng.pick(&[50, 200]), rng.pick(&[20, 100]));
         let faults = Faults { push_twice: 1_000, store_error, disconnect, half_open: 500, ..Faults::default() };
         let press = Press { topical: 900, ..Press::default() };
-        let (window, spill_after, delay) = (rng.pick(&[1, 2, 3]), Span::from_ms(500), 2_000_000_000);
+        let (window, spill_after, delay) = (rng.pick(&[1, 2, 3]), TimeSpan::from_ms(500), 2_000_000_000);
         let sizes = Plan { nodes: 2, agents: 1, channels: 1, topics: 1, ..self };
         Plan { acking: 100, window, spill_after, delay, faults, press, ..sizes }
     }
@@ -229,7 +229,7 @@ impl Plan {
         let faults =
             Faults { call_lost: rng.pick(&[300, 900]), disconnect: 250, half_open: 1_000, ..Faults::default() };
         let press = Press { coarse_us: rng.pick(&[1_000_000, 10_000_000]), ..Press::default() };
-        let ping_interval = Span::from_secs(0);
+        let ping_interval = TimeSpan::from_secs(0);
         Plan { steps: 400, agents: 1, channels: 4, skew_us: 0, ping_interval, faults, press, ..self }
     }
 }

@@ -7,8 +7,8 @@ use machine::ids::Clock;
 use machine::message::Message;
 use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
+use super::app_servers::Pending;
 use super::link::{Behind, Late};
-use super::posters::Pending;
 use super::world::Cluster;
 
 /// The rule that is broken. Only tests make one.

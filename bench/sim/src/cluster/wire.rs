@@ -1,11 +1,11 @@
-//! Calls between nodes, as their clients and their node APIs make and answer them (`src/island/peers`,
+//! Calls between nodes, as their clients and their node APIs make and answer them (`src/control_plane/peer_client`,
 //! `src/edge/node.rs`): a call that is not answered in time may still be carried out; a notification is owed until it
-//! is answered or the run of the node is over.
+//! is answered or the boot of the node is over.
 
 use machine::ids::{Stamp, StoreTicket};
 use machine::{Input, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, PeerOp, PeerReply};
 
-use super::posters::Pending;
+use super::app_servers::Pending;
 use super::sabotage::Breakage;
 use super::world::Cluster;
 use crate::world::Verdict;

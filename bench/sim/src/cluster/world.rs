@@ -7,19 +7,19 @@ use machine::ids::{Chid, Claim, Clock, ConnId, Stamp, Uaid};
 use machine::limits;
 use machine::message::Message;
 use machine::model::Model;
-use machine::place::Placement;
+use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{EffectQueue, Input, Mail, NodeId, ShardMachine};
 
 use super::agents::{Agent, Channel, Sock, SockId};
+use super::app_servers::Pending;
 use super::keeper::Burial;
 use super::link::{Behind, Late, Reply, Work};
 use super::oracle::Post;
 use super::plan::Plan;
-use super::posters::Pending;
 use super::sabotage::Breakage;
 use super::wire::{Call, Debt};
-use crate::marks::Marks;
+use crate::coverage::CoverageMarks;
 use crate::process::PLACEMENT_KEY;
 use crate::rng::Rng;
 use crate::trace::Recorder;
@@ -97,7 +97,7 @@ pub(crate) struct Cluster {
     pub(super) alone: bool,
     /// Users whose row has ridden with a register.
     pub(super) rode: BTreeSet<Uaid>,
-    pub(crate) marks: Marks,
+    pub(crate) marks: CoverageMarks,
     pub(crate) recorder: Recorder,
 }
 
@@ -155,7 +155,7 @@ pub(super) struct Shard {
 
 /// Something that could happen next.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Happening {
+pub(super) enum ClusterEvent {
     Opened(SockId),
     Decode(SockId),
     Gone(SockId),
@@ -224,7 +224,7 @@ impl Cluster {
             behind: Behind::Other,
             alone: false,
             rode: BTreeSet::new(),
-            marks: Marks::default(),
+            marks: CoverageMarks::default(),
             recorder: Recorder::new(keep_lines),
             plan,
         }
@@ -242,7 +242,7 @@ impl Cluster {
             turns += 1;
             self.turn()?;
         }
-        self.calm_down()
+        self.quiesce()
     }
 
     /// Takes down one line.
@@ -285,7 +285,7 @@ impl Cluster {
     }
 
     /// Everything that could happen now.
-    pub(super) fn enabled(&self) -> Vec<Happening> {
+    pub(super) fn enabled(&self) -> Vec<ClusterEvent> {
         let mut found = Vec::new();
         for (id, sock) in self.socks.iter().enumerate() {
             self.enabled_of(id, sock, &mut found);
@@ -293,7 +293,7 @@ impl Cluster {
         for (n, node) in self.nodes.iter().enumerate() {
             if !node.up {
                 if node.returns_at <= self.now && self.has_store(n) {
-                    found.push(Happening::Return(n));
+                    found.push(ClusterEvent::Return(n));
                 }
                 continue;
             }
@@ -302,17 +302,17 @@ impl Cluster {
             }
             for (s, shard) in node.shards.iter().enumerate() {
                 let waiting = (0..3).filter(|lane| !shard.lanes[*lane].is_empty());
-                found.extend(waiting.map(|lane| Happening::Mail(n, s, lane)));
-                found.extend((0..shard.moves.len()).map(|at| Happening::Move(n, s, at)));
+                found.extend(waiting.map(|lane| ClusterEvent::Mail(n, s, lane)));
+                found.extend((0..shard.moves.len()).map(|at| ClusterEvent::Move(n, s, at)));
                 if shard.machine.next_timeout().is_some_and(|at| at.0 <= self.now) {
-                    found.push(Happening::Timeout(n, s));
+                    found.push(ClusterEvent::Timeout(n, s));
                 }
             }
             let due = node.owed.iter().enumerate().filter(|(_, debt)| debt.due <= self.now);
-            found.extend(due.map(|(at, _)| Happening::Owed(n, at)));
+            found.extend(due.map(|(at, _)| ClusterEvent::Owed(n, at)));
         }
         self.enabled_of_store(&mut found);
-        found.extend((0..self.calls.len()).filter(|at| self.call_moves(*at)).map(Happening::Call));
+        found.extend((0..self.calls.len()).filter(|at| self.call_moves(*at)).map(ClusterEvent::Call));
         found
     }
 
@@ -334,31 +334,31 @@ impl Cluster {
         self.happen(next)
     }
 
-    pub(super) fn happen(&mut self, next: Happening) -> Verdict {
+    pub(super) fn happen(&mut self, next: ClusterEvent) -> Verdict {
         match next {
-            Happening::Opened(id) => self.opened(id),
-            Happening::Decode(id) => self.decode(id),
-            Happening::Gone(id) => self.gone(id),
-            Happening::Read(id) => self.read(id),
-            Happening::Mail(n, s, lane) => match self.nodes[n].shards[s].lanes[lane].pop_front() {
+            ClusterEvent::Opened(id) => self.opened(id),
+            ClusterEvent::Decode(id) => self.decode(id),
+            ClusterEvent::Gone(id) => self.gone(id),
+            ClusterEvent::Read(id) => self.read(id),
+            ClusterEvent::Mail(n, s, lane) => match self.nodes[n].shards[s].lanes[lane].pop_front() {
                 Some(mail) => self.step(n, s, Input::Mail(mail)),
                 None => Ok(()),
             },
-            Happening::Move(n, s, at) => {
+            ClusterEvent::Move(n, s, at) => {
                 let (id, claim) = self.nodes[n].shards[s].moves.swap_remove(at);
                 let conn = self.name(n, s, id);
                 self.step(n, s, Input::Arrived { conn, claim })
             }
-            Happening::Timeout(n, s) => self.step(n, s, Input::Timeout),
-            Happening::Work(at) => self.work(at),
-            Happening::Reply(at) => self.reply(at),
-            Happening::Late(at) => self.lands_late(at),
-            Happening::Call(at) => self.call_goes_on(at),
-            Happening::Owed(n, at) => {
+            ClusterEvent::Timeout(n, s) => self.step(n, s, Input::Timeout),
+            ClusterEvent::Work(at) => self.work(at),
+            ClusterEvent::Reply(at) => self.reply(at),
+            ClusterEvent::Late(at) => self.lands_late(at),
+            ClusterEvent::Call(at) => self.call_goes_on(at),
+            ClusterEvent::Owed(n, at) => {
                 self.say_owed(n, at);
                 Ok(())
             }
-            Happening::Return(n) => self.boot(n),
+            ClusterEvent::Return(n) => self.boot(n),
         }
     }
 

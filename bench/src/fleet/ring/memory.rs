@@ -44,7 +44,7 @@ pub(in crate::fleet) const SPAN_BYTES: usize = 4 * 1024;
 /// Receives under way at once, over all rings.
 const SPANS: usize = 1_024;
 
-const _: () = assert!(SPANS <= crate::fleet::word::AUX_MAX);
+const _: () = assert!(SPANS <= crate::fleet::user_data::AUX_MAX);
 
 /// A span that is owned: by the kernel from staging to completion, by us until it is freed. There is one of each.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use io_uring::types::{DestinationSlot, Fixed};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::word::{AUX_MAX, Done, Kind, Name, split, word};
+use super::user_data::{AUX_MAX, ConnKey, Done, Kind, decode, encode};
 use memory::Memory;
 
 pub(super) use memory::{Span, Spans};
@@ -31,7 +31,7 @@ pub(super) use wire::{Place, Wire};
 
 /// A send that a socket did not take in full.
 pub(super) struct Short {
-    pub name: Name,
+    pub name: ConnKey,
     /// Number of bytes that went out; an errno if negative.
     pub result: i32,
     /// All that was staged.
@@ -50,7 +50,7 @@ pub(super) struct Cut {
 }
 
 struct Staged {
-    name: Name,
+    name: ConnKey,
     slot: u32,
     at: usize,
     len: usize,
@@ -165,7 +165,7 @@ impl Ring {
 
     fn reap(&mut self, ready: &mut VecDeque<Done>, short: &mut Vec<Short>) {
         for entry in self.io.completion() {
-            let done = split(entry.user_data(), entry.result());
+            let done = decode(entry.user_data(), entry.result());
             match done.kind {
                 Kind::Ignored => {}
                 Kind::Poll | Kind::Room | Kind::Connect | Kind::Setup if done.result == -libc::ECANCELED => {}
@@ -183,11 +183,11 @@ impl Ring {
     /// Stages a whole connection: a socket in `slot`, connected from and to `place`, the upgrade request sent, and
     /// its first poll. The first thing that completes is that poll or the one failure. Over TLS the poll for room takes
     /// the place of the request.
-    fn connect(&mut self, slot: u32, name: Name, place: Place) {
+    fn connect(&mut self, slot: u32, name: ConnKey, place: Place) {
         let quiet = squeue::Flags::SKIP_SUCCESS;
         let wire = self.wire.clone();
         let target = wire.target(place);
-        let setup = word(Kind::Setup, 0, name);
+        let setup = encode(Kind::Setup, 0, name);
         let option = |level: i32, option: i32| {
             let value = (&raw const ONE).cast();
             let entry = opcode::SetSockOpt::new(Fixed(slot), level as u32, option as u32, value, 4).build();
@@ -205,35 +205,35 @@ impl Ring {
         }
         let linked = quiet | squeue::Flags::IO_LINK;
         let connect = opcode::Connect::new(Fixed(slot), target.address.pointer(), target.address.len()).build();
-        self.push(&connect.flags(linked).user_data(word(Kind::Connect, 0, name)));
+        self.push(&connect.flags(linked).user_data(encode(Kind::Connect, 0, name)));
         if wire.upgrades_first {
             let request = &target.upgrade;
             let send = opcode::Send::new(Fixed(slot), request.as_ptr(), request.len() as u32).flags(SEND_FLAGS).build();
             self.push(&send.flags(linked).user_data(setup));
         } else {
             let room = opcode::PollAdd::new(Fixed(slot), POLL_ROOM).build();
-            self.push(&room.flags(squeue::Flags::IO_LINK).user_data(word(Kind::Room, 0, name)));
+            self.push(&room.flags(squeue::Flags::IO_LINK).user_data(encode(Kind::Room, 0, name)));
         }
         self.poll(slot, name);
     }
 
     /// Stages the poll of an idle connection.
-    fn poll(&mut self, slot: u32, name: Name) {
+    fn poll(&mut self, slot: u32, name: ConnKey) {
         let entry = opcode::PollAdd::new(Fixed(slot), POLL_INPUT).build();
-        self.push(&entry.user_data(word(Kind::Poll, 0, name)));
+        self.push(&entry.user_data(encode(Kind::Poll, 0, name)));
     }
 
     /// Stages the poll of a blocked connection.
-    fn poll_room(&mut self, slot: u32, name: Name) {
+    fn poll_room(&mut self, slot: u32, name: ConnKey) {
         let entry = opcode::PollAdd::new(Fixed(slot), POLL_ROOM).build();
-        self.push(&entry.user_data(word(Kind::Room, 0, name)));
+        self.push(&entry.user_data(encode(Kind::Room, 0, name)));
     }
 
     /// Stages a receive, and the next poll behind it: what is left then completes that at once.
-    fn receive(&mut self, slot: u32, name: Name, span: Span) {
+    fn receive(&mut self, slot: u32, name: ConnKey, span: Span) {
         let target = self.spans.pointer(&span);
         let entry = opcode::Recv::new(Fixed(slot), target, memory::SPAN_BYTES as u32).flags(libc::MSG_DONTWAIT).build();
-        self.push(&entry.user_data(word(Kind::Recv, span.index(), name)));
+        self.push(&entry.user_data(encode(Kind::Recv, span.index(), name)));
         self.poll(slot, name);
     }
 
@@ -245,11 +245,11 @@ impl Ring {
     }
 
     /// Stages a send; the caller asked [`Ring::can_send`].
-    fn send(&mut self, slot: u32, name: Name, bytes: &[u8]) {
+    fn send(&mut self, slot: u32, name: ConnKey, bytes: &[u8]) {
         let (at, len) = (self.used, bytes.len());
         self.sends.write(at, bytes);
         let entry = opcode::Send::new(Fixed(slot), self.sends.pointer(at, len), len as u32).flags(SEND_FLAGS).build();
-        let user_data = word(Kind::Send, self.staged.len(), name);
+        let user_data = encode(Kind::Send, self.staged.len(), name);
         self.push(&entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(user_data));
         self.used += len;
         self.staged.push(Staged { name, slot, at, len });
@@ -257,21 +257,21 @@ impl Ring {
     }
 
     /// Stages the end. A pending operation pins the file and no FIN would be sent, so all of them go first.
-    fn close(&mut self, slot: u32, name: Name, cut: Cut) {
-        let nobody = Name { agent: 0, generation: 0 };
+    fn close(&mut self, slot: u32, name: ConnKey, cut: Cut) {
+        let nobody = ConnKey { agent: 0, generation: 0 };
         let ignored =
-            |entry: squeue::Entry| entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(word(Kind::Ignored, 0, nobody));
+            |entry: squeue::Entry| entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(encode(Kind::Ignored, 0, nobody));
         if cut.reset {
             let (value, len) = ((&raw const NO_LINGER).cast(), size_of::<libc::linger>() as u32);
             let (level, option) = (libc::SOL_SOCKET as u32, libc::SO_LINGER as u32);
             self.push(&ignored(opcode::SetSockOpt::new(Fixed(slot), level, option, value, len).build()));
         }
         if cut.connecting {
-            self.push(&ignored(opcode::AsyncCancel::new(word(Kind::Connect, 0, name)).build()));
+            self.push(&ignored(opcode::AsyncCancel::new(encode(Kind::Connect, 0, name)).build()));
         }
-        self.push(&ignored(opcode::PollRemove::new(word(Kind::Poll, 0, name)).build()));
+        self.push(&ignored(opcode::PollRemove::new(encode(Kind::Poll, 0, name)).build()));
         if cut.room {
-            self.push(&ignored(opcode::PollRemove::new(word(Kind::Room, 0, name)).build()));
+            self.push(&ignored(opcode::PollRemove::new(encode(Kind::Room, 0, name)).build()));
         }
         self.push(&ignored(opcode::Close::new(Fixed(slot)).build()));
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::{CLOSE_ENTRIES, CONNECT_ENTRIES, Cut, Ring, SENDS_BYTES, Short, Span, Spans, Wire};
-use crate::fleet::word::{Done, Name};
+use crate::fleet::user_data::{ConnKey, Done};
 
 /// The rings; each is made when its first agent connects.
 pub(in crate::fleet) struct Rings {
@@ -40,7 +40,7 @@ impl Rings {
     }
 
     /// The upgrade request to the server of this agent.
-    pub fn upgrade_of(&self, name: Name) -> Box<[u8]> {
+    pub fn upgrade_of(&self, name: ConnKey) -> Box<[u8]> {
         self.wire.target(self.wire.place(name.agent as usize)).upgrade.clone()
     }
 
@@ -54,12 +54,12 @@ impl Rings {
         self.rings.iter().flatten().count()
     }
 
-    fn slot(&self, name: Name) -> (usize, u32) {
+    fn slot(&self, name: ConnKey) -> (usize, u32) {
         ((name.agent / self.table) as usize, name.agent % self.table)
     }
 
     /// The ring of an agent with room for `entries`, and its slot there.
-    fn room(&mut self, name: Name, entries: usize) -> io::Result<(&mut Ring, u32)> {
+    fn room(&mut self, name: ConnKey, entries: usize) -> io::Result<(&mut Ring, u32)> {
         let (at, slot) = self.slot(name);
         let ring = &mut self.rings[at];
         if ring.is_none() {
@@ -73,7 +73,7 @@ impl Rings {
     }
 
     /// Stages a connection, upgrade request and first poll included.
-    pub fn connect(&mut self, name: Name) -> io::Result<()> {
+    pub fn connect(&mut self, name: ConnKey) -> io::Result<()> {
         let place = self.wire.place(name.agent as usize);
         let (ring, slot) = self.room(name, CONNECT_ENTRIES)?;
         ring.connect(slot, name, place);
@@ -81,7 +81,7 @@ impl Rings {
     }
 
     /// Stages a receive and the next poll. False when no span is free; completions bring them back.
-    pub fn receive(&mut self, name: Name) -> io::Result<bool> {
+    pub fn receive(&mut self, name: ConnKey) -> io::Result<bool> {
         let Some(span) = self.spans.take() else { return Ok(false) };
         let (ring, slot) = self.room(name, 2)?;
         ring.receive(slot, name, span);
@@ -89,7 +89,7 @@ impl Rings {
     }
 
     /// Stages a poll for room.
-    pub fn poll_room(&mut self, name: Name) -> io::Result<()> {
+    pub fn poll_room(&mut self, name: ConnKey) -> io::Result<()> {
         let (ring, slot) = self.room(name, 1)?;
         ring.poll_room(slot, name);
         Ok(())
@@ -97,7 +97,7 @@ impl Rings {
 
     /// Stages a send of as much as a submission can have. Returns that number of bytes. A part that the socket does not
     /// take comes back through [`Rings::short`].
-    pub fn send(&mut self, name: Name, bytes: &[u8]) -> io::Result<usize> {
+    pub fn send(&mut self, name: ConnKey, bytes: &[u8]) -> io::Result<usize> {
         let len = bytes.len().min(SENDS_BYTES);
         let (at, slot) = self.slot(name);
         let Some(ring) = &mut self.rings[at] else { return Ok(len) };
@@ -113,7 +113,7 @@ impl Rings {
     }
 
     /// Stages the end of a connection.
-    pub fn close(&mut self, name: Name, cut: Cut) -> io::Result<()> {
+    pub fn close(&mut self, name: ConnKey, cut: Cut) -> io::Result<()> {
         let (ring, slot) = self.room(name, CLOSE_ENTRIES)?;
         ring.close(slot, name, cut);
         Ok(())

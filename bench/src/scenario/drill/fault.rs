@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
-use super::crowd::Crowd;
-use super::town::Town;
+use super::cluster::TestCluster;
+use super::workload::Workload;
 
 /// Time in which the database nodes see one of them again that stood still.
 const SEEN_AGAIN: Duration = Duration::from_secs(20);
@@ -121,7 +121,7 @@ impl Fault {
     }
 
     /// Breaks it, waits, and heals it.
-    pub(super) fn strike(self, town: &mut Town, crowd: &Crowd, outage: Duration) -> io::Result<()> {
+    pub(super) fn strike(self, town: &mut TestCluster, crowd: &Workload, outage: Duration) -> io::Result<()> {
         match self {
             Fault::None | Fault::Split | Fault::Clocks => Ok(()),
             Fault::Kill => {

@@ -5,20 +5,20 @@
 //! Runs the real database (`bench/cassandra/cassandra`) and real server processes: on loopback, and for one fault in
 //! network namespaces.
 
-mod crowd;
+mod workload;
 mod fault;
-mod line;
+mod fault_proxy;
 mod network;
-mod papers;
-mod town;
+mod certificates;
+mod cluster;
 
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::crowd::Crowd;
+use self::cluster::TestCluster;
 pub use self::fault::Fault;
-use self::town::Town;
+use self::workload::Workload;
 use crate::report::Report;
 
 /// Faults, and the size of the drill.
@@ -65,7 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub fn run(options: &Options) -> io::Result<bool> {
     let faults = chosen(options)?;
     let mut report = Report::new("drill");
-    let mut town = Town::build(options)?;
+    let mut town = TestCluster::build(options)?;
     println!(
         "{:<16} {:>8} {:>8} {:>8} {:>5} {:>9} {:>9} {:>10}",
         "fault", "accepted", "refused", "unsure", "lost", "twice", "new uaid", "settled s"
@@ -148,9 +148,9 @@ struct Drilled {
     jumps: f64,
 }
 
-fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled> {
+fn drill(town: &mut TestCluster, fault: Fault, options: &Options) -> io::Result<Drilled> {
     town.open(fault)?;
-    let crowd = Crowd::gather(town, options.users, options.rate, !fault.loses_acks())?;
+    let crowd = Workload::gather(town, options.users, options.rate, !fault.loses_acks())?;
     std::thread::sleep(Duration::from_secs(options.calm));
     fault.strike(town, &crowd, Duration::from_secs(options.outage))?;
     let healed = Instant::now();

@@ -21,9 +21,9 @@ use rustix::process::geteuid;
 
 /// Network namespaces, bridges and links of a drill.
 pub(super) struct Network {
-    nodes: Vec<Place>,
-    database: Place,
-    bridges: Place,
+    nodes: Vec<Namespace>,
+    database: Namespace,
+    bridges: Namespace,
     number: u8,
 }
 
@@ -38,8 +38,8 @@ impl Network {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, said));
         }
         let process = std::process::id();
-        let (bridges, database) = (Place::make()?, Place::make()?);
-        let nodes = (0..nodes).map(|_| Place::make()).collect::<io::Result<Vec<_>>>()?;
+        let (bridges, database) = (Namespace::make()?, Namespace::make()?);
+        let nodes = (0..nodes).map(|_| Namespace::make()).collect::<io::Result<Vec<_>>>()?;
         let network = Network { nodes, database, bridges, number: (process % 256) as u8 };
         let mut plan = String::new();
         for bridge in ["front", "back"] {
@@ -120,15 +120,15 @@ fn address(ip: Ipv4Addr, device: &str) -> String {
 }
 
 /// A network namespace, and the process that holds it.
-struct Place {
+struct Namespace {
     holder: Child,
 }
 
 /// Longest wait for a new process to have its namespace.
 const MADE_WITHIN: Duration = Duration::from_secs(60);
 
-impl Place {
-    fn make() -> io::Result<Place> {
+impl Namespace {
+    fn make() -> io::Result<Namespace> {
         // Its input ends when this process does.
         let holder = Command::new("unshare")
             .args(["--net", "--", "cat"])
@@ -137,7 +137,7 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| io::Error::other(format!("unshare (util-linux) does not run: {error}")))?;
-        let mut place = Place { holder };
+        let mut place = Namespace { holder };
         let (ours, deadline) = (std::fs::read_link("/proc/self/ns/net")?, Instant::now() + MADE_WITHIN);
         loop {
             if place.holder.try_wait()?.is_some() || Instant::now() > deadline {
@@ -172,7 +172,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Namespace {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
         let _ = self.holder.wait();

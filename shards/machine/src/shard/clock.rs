@@ -4,7 +4,7 @@
 //! earlier one.
 
 use crate::ids::Clock;
-use crate::time::{Now, Span};
+use crate::time::{Now, TimeSpan};
 
 /// Hybrid clock of one shard. Owner shard only.
 pub(super) struct HybridClock {
@@ -14,7 +14,7 @@ pub(super) struct HybridClock {
     /// stamped again.
     latest: u64,
     /// Maximum lead of a clock that it is shown.
-    apart_max: Span,
+    apart_max: TimeSpan,
     /// True while the time of the process is too far from the clocks of the database: nothing may be stamped.
     stopped: bool,
     /// Persisted bound: `last <= persisted` whenever an effect queue has been carried out.
@@ -27,7 +27,7 @@ pub(super) struct TooFarAhead;
 
 impl HybridClock {
     /// Creates a clock that starts above `floor` and accepts clocks that are ahead by up to `apart_max`.
-    pub fn new(floor: Clock, apart_max: Span) -> HybridClock {
+    pub fn new(floor: Clock, apart_max: TimeSpan) -> HybridClock {
         HybridClock { last: floor.0, latest: 0, apart_max, stopped: false, persisted: floor.0 }
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
-    const APART: Span = Span::from_secs(30);
+    const APART: TimeSpan = TimeSpan::from_secs(30);
 
     fn at(unix_us: u64) -> Now {
         Now { mono: Instant(0), unix_us }

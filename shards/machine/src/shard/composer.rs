@@ -8,16 +8,16 @@ use crate::limits;
 use crate::time::{Instant, Now};
 
 use super::clock::HybridClock;
-use super::components::actives::Actives;
+use super::components::active_sessions::ActiveSessions;
 use super::components::broadcasts::Broadcasts;
 use super::components::conns::{ConnTable, OPENED_TICKS_MAX};
 use super::components::dead_endpoints::DeadEndpoints;
-use super::components::departures::Departures;
-use super::components::greetings::Greetings;
 use super::components::hello_timer::HelloTimer;
 use super::components::keepalive::Keepalive;
 use super::components::ledger_room::LedgerRoom;
-use super::components::rates::Rates;
+use super::components::pending_hellos::PendingHellos;
+use super::components::pending_saves::PendingSaves;
+use super::components::rate_limits::RateLimits;
 use super::components::receipts::Receipts;
 use super::components::refresh::Refreshes;
 use super::components::relays::Relays;
@@ -26,7 +26,7 @@ use super::components::row_memory::RowMemory;
 use super::components::session::{NONE, Session};
 use super::components::settling::Settling;
 use super::components::shutdown::Shutdown;
-use super::components::simple::Simple;
+use super::components::simplepush::SimplePushTable;
 use super::components::storage_room::StorageRoom;
 use super::components::sweep::Sweep;
 use super::components::tickets::Tickets;
@@ -34,9 +34,9 @@ use super::components::user_index::{Resident, UserIndex};
 use super::components::writes::Writes;
 use super::config::MachineConfig;
 use super::input::EffectQueue;
+use super::pending_op::Waiting;
 use super::slab::Slab;
 use super::stats::{DeliveryTimes, MachineStats};
-use super::work::Waiting;
 
 /// State of one shard. Authoritative for its slice of the UAIDs; rebuilt empty at start.
 pub struct ShardMachine {
@@ -47,17 +47,17 @@ pub struct ShardMachine {
     pub(super) conns: ConnTable,
     pub(super) users: UserIndex,
     pub(super) sessions: Slab<Session>,
-    pub(super) actives: Actives,
-    pub(super) greetings: Greetings,
+    pub(super) active_sessions: ActiveSessions,
+    pub(super) pending_hellos: PendingHellos,
     pub(super) hello_timer: HelloTimer,
     pub(super) requests: Requests,
     pub(super) tickets: Tickets<Waiting>,
     pub(super) writes: Writes,
-    pub(super) departures: Departures,
+    pub(super) pending_saves: PendingSaves,
     pub(super) storage_room: StorageRoom,
     pub(super) settling: Settling,
     pub(super) dead: DeadEndpoints,
-    pub(super) rates: Rates,
+    pub(super) rates: RateLimits,
     pub(super) receipts: Receipts,
     pub(super) ledger_room: LedgerRoom,
     pub(super) row_memory: RowMemory,
@@ -67,18 +67,18 @@ pub struct ShardMachine {
     pub(super) keepalive: Keepalive,
     pub(super) relays: Relays,
     pub(super) shutdown: Shutdown,
-    pub(super) simple: Simple,
+    pub(super) simple: SimplePushTable,
 }
 
 /// One step: its time, and the queue for its effects.
-pub(super) struct Turn<'a> {
+pub(super) struct StepContext<'a> {
     pub now: Now,
     pub effects: &'a mut EffectQueue,
     /// Number of effects that were queued before this step.
     pub before: usize,
 }
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// Returns true if a loop of this step may take one more item: the effects of one item fit in the other half.
     pub fn has_room(&self) -> bool {
         self.effects.len() - self.before < limits::EFFECTS_PER_INPUT_MAX / 2
@@ -97,17 +97,17 @@ impl ShardMachine {
             conns: ConnTable::new(),
             users: UserIndex::new(config.sessions_max),
             sessions: Slab::new(),
-            actives: Actives::new(),
-            greetings: Greetings::new(),
+            active_sessions: ActiveSessions::new(),
+            pending_hellos: PendingHellos::new(),
             hello_timer: HelloTimer::new(config.hello_timeout, OPENED_TICKS_MAX),
             requests: Requests::new(config.shard, config.placement.shard_count()),
             tickets: Tickets::new(),
             writes: Writes::default(),
-            departures: Departures::default(),
+            pending_saves: PendingSaves::default(),
             storage_room: StorageRoom::default(),
             settling: Settling::default(),
             dead: DeadEndpoints::new(),
-            rates: Rates::new(config.token_rate, config.user_bytes_per_day),
+            rates: RateLimits::new(config.token_rate, config.user_bytes_per_day),
             receipts: Receipts::new(),
             ledger_room: LedgerRoom::new(config.ledger_bytes_max),
             row_memory: RowMemory::default(),
@@ -117,7 +117,7 @@ impl ShardMachine {
             keepalive: Keepalive::new(&config),
             relays: Relays::new(),
             shutdown: Shutdown::default(),
-            simple: Simple::default(),
+            simple: SimplePushTable::default(),
             config,
         }
     }
@@ -127,8 +127,8 @@ impl ShardMachine {
         [
             self.broadcasts.due(),
             self.hello_timer.due(),
-            self.greetings.due(),
-            self.actives.due(),
+            self.pending_hellos.due(),
+            self.active_sessions.due(),
             self.sweep.due(),
             self.keepalive.due(),
             self.tickets.due(),
@@ -152,8 +152,8 @@ impl ShardMachine {
         self.stats.conns = self.conns.len() as u64;
         self.stats.relays = self.relays.len() as u64;
         self.stats.relay_members = self.relays.members() as u64;
-        self.stats.relay_seats = self.conns.seats.len() as u64;
-        self.stats.actives = self.actives.len() as u64;
+        self.stats.relay_seats = self.conns.virtual_conns.len() as u64;
+        self.stats.active_sessions = self.active_sessions.len() as u64;
         self.stats.ledger_bytes = self.ledger_room.bytes();
         self.stats.row_bytes = self.row_memory.bytes();
         self.stats.ledger_records = self.ledger_room.live() as u64;
@@ -184,6 +184,10 @@ impl ShardMachine {
     /// Returns true if nothing is under way: no request, no storage work, no save, no hello.
     pub fn is_quiet(&self) -> bool {
         let relays = self.relays.idle();
-        relays && self.tickets.idle() && self.requests.idle() && self.departures.is_empty() && self.greetings.is_empty()
+        relays
+            && self.tickets.idle()
+            && self.requests.idle()
+            && self.pending_saves.is_empty()
+            && self.pending_hellos.is_empty()
     }
 }

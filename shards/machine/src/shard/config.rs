@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::ids::{Clock, Origin, ShardId};
 use crate::limits;
-use crate::place::Placement;
-use crate::time::Span;
+use crate::placement::Placement;
+use crate::time::TimeSpan;
 
 use super::peer::NodeId;
 
@@ -23,25 +23,25 @@ pub struct MachineConfig {
     /// `delivery.durable`.
     pub durable: bool,
     /// `delivery.spill_after`.
-    pub spill_after: Span,
+    pub spill_after: TimeSpan,
     /// `delivery.retry_after`.
-    pub retry_after: Span,
+    pub retry_after: TimeSpan,
     /// `delivery.release_on_activity`: time for which nothing is held after traffic of the user agent; zero disables
     /// it.
-    pub release_on_activity: Span,
+    pub release_on_activity: TimeSpan,
     /// `delivery.attempts_max`: deliveries after which a message ends without an ack; 0 disables it, at most
     /// `Tries::DELIVERIES_MAX`.
     pub attempts_max: u8,
     /// `websocket.hello_timeout`.
-    pub hello_timeout: Span,
+    pub hello_timeout: TimeSpan,
     /// `websocket.auto_ping_interval`; zero disables pings.
-    pub ping_interval: Span,
+    pub ping_interval: TimeSpan,
     /// `websocket.auto_ping_timeout`.
-    pub pong_timeout: Span,
+    pub pong_timeout: TimeSpan,
     /// `websocket.ping_min_interval`.
-    pub ping_min_interval: Span,
+    pub ping_min_interval: TimeSpan,
     /// `simplepush.wake_timeout`; zero disables it.
-    pub wake_timeout: Span,
+    pub wake_timeout: TimeSpan,
     /// `relay.members`: maximum number of user agents of one connection; 0 disables relays, at most
     /// `limits::RELAY_MEMBERS_MAX`.
     pub relay_members: u16,
@@ -56,11 +56,11 @@ pub struct MachineConfig {
     /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 disables it.
     pub msg_limit: u32,
     /// `broadcast.spread`: time in which a shard notifies all its sessions of a change.
-    pub broadcast_spread: Span,
+    pub broadcast_spread: TimeSpan,
     /// `hello.reconcile`: the list of channels in a hello replaces the stored one.
     pub reconcile: bool,
     /// `store.max_skew`: maximum difference between the time of a node and the clocks of the database.
-    pub max_skew: Span,
+    pub max_skew: TimeSpan,
     /// Boot of this node, when other nodes share its storage; `None` when it is alone.
     pub node: Option<Arc<NodeId>>,
 }
@@ -75,35 +75,35 @@ impl MachineConfig {
             clock_floor: Clock(0),
             window: limits::WINDOW_DEFAULT,
             durable: false,
-            spill_after: Span::from_secs(10),
-            retry_after: Span::from_secs(60),
-            release_on_activity: Span(0),
+            spill_after: TimeSpan::from_secs(10),
+            retry_after: TimeSpan::from_secs(60),
+            release_on_activity: TimeSpan(0),
             attempts_max: limits::ATTEMPTS_DEFAULT,
-            hello_timeout: Span::from_secs(5),
-            ping_interval: Span::from_secs(300),
-            pong_timeout: Span::from_secs(4),
-            ping_min_interval: Span::from_secs(45),
+            hello_timeout: TimeSpan::from_secs(5),
+            ping_interval: TimeSpan::from_secs(300),
+            pong_timeout: TimeSpan::from_secs(4),
+            ping_min_interval: TimeSpan::from_secs(45),
             relay_members: 0,
-            wake_timeout: Span(0),
+            wake_timeout: TimeSpan(0),
             sessions_max: 1_000,
             ledger_bytes_max: 1 << 20,
             token_rate: 0,
             user_bytes_per_day: 0,
             msg_limit: 0,
-            broadcast_spread: Span::from_secs(10),
+            broadcast_spread: TimeSpan::from_secs(10),
             reconcile: false,
-            max_skew: Span::from_secs(15),
+            max_skew: TimeSpan::from_secs(15),
             node: None,
         }
     }
 
     /// Returns the maximum difference between two nodes: each is within `max_skew` of the database.
-    pub(super) fn apart_max(&self) -> Span {
-        Span(self.max_skew.0.saturating_mul(2))
+    pub(super) fn apart_max(&self) -> TimeSpan {
+        TimeSpan(self.max_skew.0.saturating_mul(2))
     }
 
     /// Returns the time from a stamp until its message is certainly written, or refused by the clock of every node.
-    pub(super) fn settle_lag(&self) -> Span {
-        Span(Span::from_secs(limits::WRITE_SECONDS_MAX).0.saturating_add(self.apart_max().0))
+    pub(super) fn settle_lag(&self) -> TimeSpan {
+        TimeSpan(TimeSpan::from_secs(limits::WRITE_SECONDS_MAX).0.saturating_add(self.apart_max().0))
     }
 }

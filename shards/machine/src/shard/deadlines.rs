@@ -10,18 +10,18 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::time::Instant;
 
 use super::components::queue::give_back;
-use super::slab::Ref;
+use super::slab::SlabKey;
 
 /// Deadlines of one shard. Owner shard only. At most twice as many as there are active sessions, and `STALE_MAX`.
 #[derive(Default)]
 pub(super) struct Deadlines {
-    line: VecDeque<(Instant, Ref)>,
-    heap: BinaryHeap<Reverse<(Instant, Ref)>>,
+    line: VecDeque<(Instant, SlabKey)>,
+    heap: BinaryHeap<Reverse<(Instant, SlabKey)>>,
 }
 
 impl Deadlines {
     /// Returns the earliest deadline.
-    pub fn first(&self) -> Option<(Instant, Ref)> {
+    pub fn first(&self) -> Option<(Instant, SlabKey)> {
         let in_heap = self.heap.peek().map(|Reverse(first)| *first);
         match (self.line.front().copied(), in_heap) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -39,7 +39,7 @@ impl Deadlines {
     }
 
     /// Adds a deadline.
-    pub fn push(&mut self, due: Instant, at: Ref) {
+    pub fn push(&mut self, due: Instant, at: SlabKey) {
         if self.line.back().is_none_or(|(last, _)| *last <= due) {
             self.line.push_back((due, at));
         } else {
@@ -48,11 +48,11 @@ impl Deadlines {
     }
 
     /// Drops stale deadlines in front, and all stale ones if they are the majority.
-    pub fn forget_stale(&mut self, actives: usize, stands: impl Fn(Instant, Ref) -> bool) {
+    pub fn forget_stale(&mut self, active_sessions: usize, stands: impl Fn(Instant, SlabKey) -> bool) {
         while self.first().is_some_and(|(due, at)| !stands(due, at)) {
             self.pop();
         }
-        if self.len() > 2 * actives + STALE_MAX {
+        if self.len() > 2 * active_sessions + STALE_MAX {
             self.line.retain(|(due, at)| stands(*due, *at));
             self.heap.retain(|Reverse((due, at))| stands(*due, *at));
         }
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn at(index: u32) -> Ref {
-        Ref { index, generation: 0 }
+    fn at(index: u32) -> SlabKey {
+        SlabKey { index, generation: 0 }
     }
 
     proptest! {

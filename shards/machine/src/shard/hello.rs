@@ -7,22 +7,22 @@
 
 use crate::ids::{Chid, ConnId, Uaid};
 use crate::limits;
-use crate::simple::Contact;
+use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
 
 use super::command::{CloseReason, Hello, SessionEvent};
 use super::components::conns::ConnState;
-use super::components::greetings::From;
+use super::components::pending_hellos::HelloOrigin;
 use super::components::refresh::Refreshed;
 use super::components::session::{ChannelSet, ConnectedAt, InStorage, Link, NONE, Session};
 use super::components::user_index::Resident;
-use super::composer::{ShardMachine, Turn};
+use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
 use super::store::{RECORD_VERSION, UserRow};
 use super::ticks::ticks;
 
 /// Facts and requests of a new session about storage.
-struct Stored {
+struct StoreNeeds {
     /// True if there may be messages.
     check: bool,
     /// Time of the user's last refresh; `None` if the user is new.
@@ -32,78 +32,78 @@ struct Stored {
 }
 
 impl ShardMachine {
-    pub(super) fn opened(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+    pub(super) fn opened(&mut self, cx: &mut StepContext<'_>, conn: ConnId) {
         if self.draining() {
-            turn.effects.push_back(Effect::Close(conn, CloseReason::Draining));
+            cx.effects.push_back(Effect::Close(conn, CloseReason::Draining));
             return;
         }
-        self.conns.set(conn, ConnState::Opened(ticks(turn.now.mono)));
-        self.hello_timer.arm(turn.now.mono);
+        self.conns.set(conn, ConnState::Opened(ticks(cx.now.mono)));
+        self.hello_timer.arm(cx.now.mono);
     }
 
     /// Closes the sockets whose hello did not come in time.
-    pub(super) fn hello_timeouts(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn hello_timeouts(&mut self, cx: &mut StepContext<'_>) {
         // No socket is silent, or it is not time to look.
-        let Some(overdue) = self.hello_timer.overdue(turn.now.mono, self.keepalive.input_horizon()) else { return };
+        let Some(overdue) = self.hello_timer.overdue(cx.now.mono, self.keepalive.input_horizon()) else { return };
         for conn in self.conns.opened_until(overdue, limits::SWEEP_SESSIONS_PER_TURN) {
-            self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
+            self.close_conn(cx, conn, CloseReason::HandshakeTimeout);
         }
-        self.hello_timer.looked(turn.now.mono, self.conns.opened());
+        self.hello_timer.looked(cx.now.mono, self.conns.opened());
     }
 
     /// Handles the first message of a socket. If too many hellos are under way, it waits, and its bytes with it.
-    pub(super) fn hello(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+    pub(super) fn hello(&mut self, cx: &mut StepContext<'_>, conn: ConnId, hello: Box<Hello>) {
         if !matches!(self.conns.get(conn), Some(ConnState::Opened(_))) {
-            self.refuse_command(turn, conn);
+            self.refuse_command(cx, conn);
             return;
         }
         if self.draining() {
-            self.close_conn(turn, conn, CloseReason::Draining);
+            self.close_conn(cx, conn, CloseReason::Draining);
             return;
         }
-        if self.greetings.may_begin() {
-            self.hello_now(turn, conn, hello);
-        } else if self.greetings.wait(conn, hello) {
+        if self.pending_hellos.may_begin() {
+            self.hello_now(cx, conn, hello);
+        } else if self.pending_hellos.wait(conn, hello) {
             self.conns.set(conn, ConnState::Waiting);
         } else {
             self.stats.hellos_shed += 1;
-            self.close_conn(turn, conn, CloseReason::Overloaded);
+            self.close_conn(cx, conn, CloseReason::Overloaded);
         }
     }
 
     /// Lets waiting hellos proceed while there are places.
-    pub(super) fn admit_waiting_hellos(&mut self, turn: &mut Turn<'_>) {
-        while turn.has_room()
-            && let Some((conn, hello)) = self.greetings.next_waiting()
+    pub(super) fn admit_waiting_hellos(&mut self, cx: &mut StepContext<'_>) {
+        while cx.has_room()
+            && let Some((conn, hello)) = self.pending_hellos.next_waiting()
         {
             if self.conns.get(conn) == Some(ConnState::Waiting) {
-                self.hello_now(turn, conn, hello);
+                self.hello_now(cx, conn, hello);
             }
         }
     }
 
-    fn hello_now(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+    fn hello_now(&mut self, cx: &mut StepContext<'_>, conn: ConnId, hello: Box<Hello>) {
         if self.refuses_stamp() {
-            self.close_conn(turn, conn, CloseReason::StorageDown);
+            self.close_conn(cx, conn, CloseReason::StorageDown);
             return;
         }
         let Some(uaid) = hello.uaid else {
-            self.mint(turn, conn, hello);
+            self.mint(cx, conn, hello);
             return;
         };
         let owner = self.config.placement.owner(uaid);
         if owner == self.config.shard {
-            self.greet(turn, uaid, From::Local { conn, hello });
+            self.greet(cx, uaid, HelloOrigin::Local { conn, hello });
         } else {
-            self.claim(turn, conn, owner, uaid, hello);
+            self.claim(cx, conn, owner, uaid, hello);
         }
     }
 
     /// Mints the fresh UAID of this shard's slice, for a new user agent or an unknown UAID. Nothing is written before
     /// its first register.
-    pub(super) fn mint(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+    pub(super) fn mint(&mut self, cx: &mut StepContext<'_>, conn: ConnId, hello: Box<Hello>) {
         // The home shard of its relay mints.
-        let Some(hello) = self.refuse_stranger(turn, conn, hello) else { return };
+        let Some(hello) = self.refuse_stranger(cx, conn, hello) else { return };
         let uaid = hello.fresh;
         assert!(self.config.placement.owner(uaid) == self.config.shard, "fresh UAIDs are drawn from the own slice");
         if hello.uaid.is_some() {
@@ -111,13 +111,13 @@ impl ShardMachine {
         } else {
             self.stats.hellos_new += 1;
         }
-        self.identify(turn, conn, uaid, &hello, None, false);
+        self.identify(cx, conn, uaid, &hello, None, false);
     }
 
     /// Makes the session, answers hello, and starts the drain of what is stored.
     pub(super) fn identify(
         &mut self,
-        turn: &mut Turn<'_>,
+        cx: &mut StepContext<'_>,
         conn: ConnId,
         uaid: Uaid,
         hello: &Hello,
@@ -129,14 +129,14 @@ impl ShardMachine {
         if full || (contact_changes && !self.tickets.room()) {
             self.stats.hellos_shed += 1;
             self.conns.remove(conn);
-            turn.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
+            cx.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
             return;
         }
         // A user agent that was here names its minimum once.
         let minimum = user.as_ref().and_then(|user| user.contact.minimum);
         let contact = Contact { minimum, ..hello.contact() };
         let (broadcasts, delta) = self.broadcasts.open(&hello.broadcasts);
-        let connected_at = ConnectedAt::new(self.arrival(turn));
+        let connected_at = ConnectedAt::new(self.arrival(cx));
         let others = user.as_mut().map(|user| std::mem::take(&mut user.presence));
         let mut session = Session {
             uaid,
@@ -144,45 +144,45 @@ impl ShardMachine {
             connected_at,
             channels: ChannelSet::new(),
             broadcasts,
-            keepalive: self.keepalive.begin(turn.now.mono, self.config.placement.hash(uaid)),
+            keepalive: self.keepalive.begin(cx.now.mono, self.config.placement.hash(uaid)),
             active: NONE,
-            refreshed: Refreshed::at(uaid, turn.now.unix()),
+            refreshed: Refreshed::at(uaid, cx.now.unix()),
             stored: InStorage::nothing(),
             link: Link::new(&contact),
         };
         let stored = match &mut user {
-            None => Stored { check: nudged, seen: None, left_out: Vec::new() },
+            None => StoreNeeds { check: nudged, seen: None, left_out: Vec::new() },
             Some(user) => self.take_over(&mut session, hello, user, nudged),
         };
         let at = self.sessions.insert(session);
-        self.forget_channels(turn, at, uaid, stored.left_out);
+        self.forget_channels(cx, at, uaid, stored.left_out);
         self.conns.set(conn, ConnState::Session(at.index));
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
-        self.sweep.arm(turn.now.mono);
+        self.sweep.arm(cx.now.mono);
         let minted = uaid == hello.fresh;
         let answer = SessionEvent::Hello { uaid, minted, mode: hello.mode, broadcasts: Box::new(delta) };
-        turn.effects.push_back(Effect::Emit(conn, answer.into()));
-        self.begin_simple(turn, at, hello, contact_changes);
+        cx.effects.push_back(Effect::Emit(conn, answer.into()));
+        self.begin_simple(cx, at, hello, contact_changes);
         if let Some(seen) = stored.seen {
-            self.refresh_known(turn, at, seen);
+            self.refresh_known(cx, at, seen);
         }
-        self.heard_from(turn, at);
+        self.heard_from(cx, at);
         if let Some(others) = others.filter(|_| self.in_cluster()) {
-            self.enter(turn, at, others);
+            self.enter(cx, at, others);
         } else if stored.check {
-            self.check_storage(turn, at);
+            self.check_storage(cx, at);
         }
-        turn.effects.push_back(Effect::Ready(conn));
-        self.reset_old_record(turn, at);
+        cx.effects.push_back(Effect::Ready(conn));
+        self.reset_old_record(cx, at);
     }
 
     /// Copies the stored facts of the user into its session.
-    fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> Stored {
+    fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> StoreNeeds {
         let left_out = self.left_out(hello.channels.as_deref(), user);
         session.stored = InStorage::record(user.record_version < RECORD_VERSION);
         session.refreshed = Refreshed::at(session.uaid, user.seen);
         user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
-        Stored { check: nudged || user.may_have_messages, seen: Some(user.seen), left_out }
+        StoreNeeds { check: nudged || user.may_have_messages, seen: Some(user.seen), left_out }
     }
 }

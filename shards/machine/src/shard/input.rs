@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTicket};
 use crate::message::Message;
-use crate::simple::WakeData;
+use crate::simplepush::WakeData;
 use crate::time::Instant;
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
@@ -54,7 +54,7 @@ pub enum Input {
     /// The machine has received everything that had arrived at the sockets at `until`. Sent before `Timeout`, because a
     /// silence ends a session only if the shard has read its socket. For a driver that never sends it, everything up to
     /// now counts as received.
-    Heard {
+    HorizonAdvanced {
         until: Instant,
         /// True if the shard was late: frames that were written since `until` have only now gone out.
         late: bool,

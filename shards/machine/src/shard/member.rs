@@ -4,13 +4,13 @@ use crate::ids::{EmissionId, ShardId};
 use crate::limits;
 
 use super::command::{CloseReason, Hello, SessionCommand, SessionEvent};
-use super::slab::Ref;
+use super::slab::SlabKey;
 
 /// One relay connection of this process. The value is never reused in a boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RelayId {
     pub(super) home: ShardId,
-    pub(super) at: Ref,
+    pub(super) at: SlabKey,
 }
 
 impl RelayId {
@@ -22,16 +22,16 @@ impl RelayId {
 
 /// One attachment of one member to one relay; the next attachment of the same member is another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct SeatId {
+pub struct VirtualConnId {
     pub relay: RelayId,
     /// `attachments of this relay before it << PLACE_BITS | place among its members`.
     pub(super) number: u64,
 }
 
-impl SeatId {
-    /// Returns the place at which a walk over the seats of this relay continues.
-    pub(super) fn next(self) -> SeatId {
-        SeatId { number: self.number + 1, ..self }
+impl VirtualConnId {
+    /// Returns the place at which a walk over the virtual connections of this relay continues.
+    pub(super) fn next(self) -> VirtualConnId {
+        VirtualConnId { number: self.number + 1, ..self }
     }
 
     pub(super) fn place(self) -> usize {
@@ -42,20 +42,21 @@ impl SeatId {
 /// Messages of the home to the owner of a member.
 #[derive(Debug)]
 pub enum MemberRequest {
-    /// Take a seat and handle this hello. Answered by `Said` of a hello or `Ended`, then `Ready`; or by `Stranger`.
-    Attach { seat: SeatId, hello: Box<Hello> },
+    /// Take a virtual connection and handle this hello. Answered by `Said` of a hello or `Ended`, then `Ready`; or by
+    /// `Stranger`.
+    Attach { vconn: VirtualConnId, hello: Box<Hello> },
     /// A command of an attached member. `Ready` follows, or `Ended`.
-    For { seat: SeatId, command: Box<SessionCommand> },
+    For { vconn: VirtualConnId, command: Box<SessionCommand> },
     /// The socket took nothing of this notification's frame.
     Unsent {
-        seat: SeatId,
+        vconn: VirtualConnId,
         /// Lowest `EMISSION_BITS` bits of its name.
         emission: EmissionId,
         /// Wakes of the socket up to its first refusal of this round. At a wake it takes bytes again.
         wakes: u64,
     },
     /// The member has left the relay.
-    Leave { seat: SeatId },
+    Leave { vconn: VirtualConnId },
     /// The socket of the relay takes bytes again: refused frames may be sent.
     Writable {
         relay: RelayId,
@@ -70,10 +71,10 @@ impl MemberRequest {
     /// Returns the relay that it concerns.
     pub fn relay(&self) -> RelayId {
         match self {
-            MemberRequest::Attach { seat, .. }
-            | MemberRequest::For { seat, .. }
-            | MemberRequest::Unsent { seat, .. }
-            | MemberRequest::Leave { seat } => seat.relay,
+            MemberRequest::Attach { vconn, .. }
+            | MemberRequest::For { vconn, .. }
+            | MemberRequest::Unsent { vconn, .. }
+            | MemberRequest::Leave { vconn } => vconn.relay,
             MemberRequest::Writable { relay, .. } | MemberRequest::Gone { relay } => *relay,
         }
     }
@@ -83,32 +84,32 @@ impl MemberRequest {
 #[derive(Debug)]
 pub enum MemberEvent {
     /// Write this event.
-    Say {
-        seat: SeatId,
+    Emit {
+        vconn: VirtualConnId,
         /// Number that increases whenever the owner begins again after a refusal.
         round: u64,
         event: SessionEvent,
     },
     /// The command of this member has ended.
-    Ready { seat: SeatId },
+    Ready { vconn: VirtualConnId },
     /// No user has the UAID of this hello: the home mints a fresh one in its own slice.
-    Stranger {
-        /// Seat that is free again.
-        seat: SeatId,
+    UnknownUaid {
+        /// Virtual connection that is free again.
+        vconn: VirtualConnId,
         hello: Box<Hello>,
     },
     /// The session has ended on the owner's side, or could not begin.
-    Ended { seat: SeatId, reason: CloseReason },
+    Ended { vconn: VirtualConnId, reason: CloseReason },
 }
 
 impl MemberEvent {
-    /// Returns the seat that it concerns.
-    pub fn seat(&self) -> SeatId {
+    /// Returns the virtual connection that it concerns.
+    pub fn vconn(&self) -> VirtualConnId {
         match self {
-            MemberEvent::Say { seat, .. }
-            | MemberEvent::Ready { seat }
-            | MemberEvent::Stranger { seat, .. }
-            | MemberEvent::Ended { seat, .. } => *seat,
+            MemberEvent::Emit { vconn, .. }
+            | MemberEvent::Ready { vconn }
+            | MemberEvent::UnknownUaid { vconn, .. }
+            | MemberEvent::Ended { vconn, .. } => *vconn,
         }
     }
 }
@@ -116,7 +117,7 @@ impl MemberEvent {
 /// Reply to both messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberReply {
-    /// Done, or the seat or relay has ended, which another mail reports.
+    /// Done, or the virtual connection or relay has ended, which another mail reports.
     Taken,
     /// The socket takes no bytes.
     Refused {
@@ -127,7 +128,7 @@ pub enum MemberReply {
     },
 }
 
-/// Bits of a seat's number that are a place among the members of its relay.
+/// Bits of a virtual connection's number that are a place among the members of its relay.
 pub(super) const PLACE_BITS: u32 = limits::RELAY_MEMBERS_MAX.trailing_zeros();
 
 const _: () = assert!(limits::RELAY_MEMBERS_MAX.is_power_of_two());

@@ -4,12 +4,13 @@
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
 //! This file declares and exports; `step` routes. State is in `components`, whose fields are private to their files;
-//! the files here compose them. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides
-//! direct or stored, and `acks` settle. `drain`, `spill` and `depart` carry unacked messages, and `send` and `pace`
-//! limit their rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and `broadcast` visit idle sessions.
-//! `simple` holds the differences of SimplePush mode, `relay` those of members of a relay, and `cluster` those of nodes
-//! that share a store. `receipts` report the outcome of messages to senders, `dead` refuses messages without a user,
-//! `reset` and `reconcile` let users start over, and `shutdown` ends sessions.
+//! the files here compose them. `hello`, `pending_hello`, `claim` and `shard_requests` bring a user to its owner,
+//! `publish` decides direct or stored, and `acks` settle. `backlog`, `spill` and `session_end` carry unacked messages,
+//! and `send` and `pace` limit their rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and
+//! `broadcast` visit idle sessions. `simplepush` holds the differences of SimplePush mode, `relay` those of members of
+//! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
+//! `dead_endpoints` refuses messages without a user, `reset` and `reconcile` let users start over, and `shutdown` ends
+//! sessions.
 
 mod acks;
 mod activity;
@@ -21,11 +22,11 @@ mod command;
 mod components;
 mod composer;
 mod config;
-mod dead;
+mod dead_endpoints;
 mod deadlines;
-mod depart;
-mod drain;
-mod greet;
+mod session_end;
+mod backlog;
+mod pending_hello;
 mod hello;
 mod input;
 mod mail;
@@ -39,12 +40,12 @@ mod receipts;
 mod reconcile;
 mod refresh;
 mod relay;
-mod remote;
+mod shard_requests;
 mod reset;
 mod row;
 mod send;
 mod shutdown;
-mod simple;
+mod simplepush;
 mod slab;
 mod spill;
 mod stats;
@@ -56,7 +57,7 @@ mod tickets;
 mod ticks;
 mod urgency;
 mod users;
-mod work;
+mod pending_op;
 
 #[cfg(test)]
 mod tests;
@@ -70,7 +71,7 @@ pub use composer::ShardMachine;
 pub use config::MachineConfig;
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, Carried, ClaimReply, ClaimRequest, Mail, Reply, Request};
-pub use member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
+pub use member::{MemberEvent, MemberReply, MemberRequest, RelayId, VirtualConnId};
 pub use peer::{NodeId, PeerOp, PeerReply, Presence};
 pub use receipt::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use row::RowKey;

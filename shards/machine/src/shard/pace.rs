@@ -9,10 +9,10 @@
 //! Lives in the entry of a session that has something under way: an idle session has none.
 
 use crate::limits::BURST_MESSAGES;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 /// Time without an ack that allows another burst.
-const PAUSE: Span = Span::from_secs(1);
+const PAUSE: TimeSpan = TimeSpan::from_secs(1);
 
 /// The pace of one session. Owner shard only.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,7 +110,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn at(ms: u64) -> Instant {
-        Instant(10_000_000_000).after(Span::from_ms(ms))
+        Instant(10_000_000_000).after(TimeSpan::from_ms(ms))
     }
 
     /// Sends as many notifications as there is room for.
@@ -207,7 +207,7 @@ mod tests {
             let mut out: VecDeque<(Instant, u16)> = VecDeque::new();
             for act in acts {
                 match act {
-                    Act::Pass(ms) => now = now.after(Span::from_ms(ms)),
+                    Act::Pass(ms) => now = now.after(TimeSpan::from_ms(ms)),
                     Act::Send(most) => {
                         for _ in 0..pace.room(now).min(most) {
                             out.push_back((now, pace.send(now)));
@@ -229,7 +229,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(usize::from(pace.out()), out.len());
-                let recent = out.iter().filter(|(sent, _)| sent.after(Span::from_ms(500)) > now).count();
+                let recent = out.iter().filter(|(sent, _)| sent.after(TimeSpan::from_ms(500)) > now).count();
                 prop_assert!(recent <= usize::from(BURST_MESSAGES), "{} unacked within half a second", recent);
                 // It always goes on by itself.
                 prop_assert!(pace.room(pace.due()) > 0);

@@ -8,13 +8,13 @@ use crate::time::{Instant, UnixSeconds};
 
 use super::command::{Published, Refusal};
 use super::components::dead_endpoints::Epoch;
-use super::components::requests::Asker;
+use super::components::requests::ReplyTo;
 use super::peer::Presence;
 use super::row::RowKey;
 
 /// A POST at storage.
-pub(super) struct PublishWork {
-    pub asker: Asker<Published>,
+pub(super) struct PendingPublish {
+    pub reply_to: ReplyTo<Published>,
     pub row: RowKey,
     /// Number of registers of this subscription at the request to storage.
     pub epoch: Epoch,
@@ -32,11 +32,11 @@ pub(super) struct PublishWork {
     /// True with TTL 0 or a refusal: only the check is made, nothing is written.
     pub check_only: bool,
     /// Location of the user, and the action after the commit.
-    pub storing: Storing,
+    pub storing: AfterCommit,
 }
 
 /// State of a stored POST that the return of its commit needs.
-pub(super) enum Storing {
+pub(super) enum AfterCommit {
     /// The user is on this shard, or this node is alone.
     Here {
         /// `delivery.durable`: the message that this shard sends from memory.
@@ -55,21 +55,21 @@ pub(super) enum Storing {
     },
 }
 
-impl PublishWork {
+impl PendingPublish {
     /// Returns true if a message behind it waits for its write, so that it does not overtake it. Nothing waits for a
     /// message that is held.
     pub fn orders(&self) -> bool {
-        !self.check_only && !matches!(self.storing, Storing::Held)
+        !self.check_only && !matches!(self.storing, AfterCommit::Held)
     }
 }
 
-impl Storing {
+impl AfterCommit {
     /// Returns the message that is sent from memory once it is stored.
     pub fn send(&self) -> Option<&Arc<Message>> {
         match self {
-            Storing::Here { send } => send.as_ref(),
-            Storing::Held => None,
-            Storing::Routed { message, send, .. } => Some(message).filter(|_| *send),
+            AfterCommit::Here { send } => send.as_ref(),
+            AfterCommit::Held => None,
+            AfterCommit::Routed { message, send, .. } => Some(message).filter(|_| *send),
         }
     }
 }

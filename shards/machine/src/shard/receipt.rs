@@ -2,7 +2,7 @@
 
 use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
-use crate::time::{Span, UnixSeconds};
+use crate::time::{TimeSpan, UnixSeconds};
 
 use super::row::RowKey;
 
@@ -16,7 +16,7 @@ pub struct ReceiptQuery {
     pub topic: Option<Topic>,
     pub expires: UnixSeconds,
     /// Maximum wait for an outcome; at most [`limits::RECEIPT_WAIT_SECONDS_MAX`].
-    pub wait: Span,
+    pub wait: TimeSpan,
 }
 
 /// Outcome of a message.

@@ -5,16 +5,16 @@ use crate::limits;
 use crate::message::{Message, Topic};
 use crate::time::UnixSeconds;
 
-use super::components::active::Active;
+use super::components::active_session::ActiveSession;
 use super::components::receipts::{Look, Whereabouts};
-use super::components::requests::{Asker, Outgoing, Waiter};
-use super::composer::{ShardMachine, Turn};
+use super::components::requests::{OutgoingRequest, ReplyTo, Waiter};
+use super::composer::{ShardMachine, StepContext};
 use super::mail::Request;
+use super::pending_op::PendingOp;
 use super::receipt::{Outcome, ReceiptAnswer, ReceiptQuery, expires};
-use super::remote::answer_conn;
 use super::row::RowKey;
+use super::shard_requests::answer_conn;
 use super::store::{Page, StoreError, StoreOp};
-use super::work::Work;
 
 impl ShardMachine {
     // --- what happens to messages ----------------------------------------------------------------------
@@ -62,54 +62,54 @@ impl ShardMachine {
     /// most half of it.
     pub(super) fn ask_receipt(
         &mut self,
-        turn: &mut Turn<'_>,
+        cx: &mut StepContext<'_>,
         (owner, conn): (ShardId, ConnId),
         query: Box<ReceiptQuery>,
     ) {
         let credit = limits::reply_credit(self.config.placement.shard_count());
         if self.receipts.ask(owner, credit) {
-            let outgoing = Outgoing { peer: owner, waiter: Waiter::Conn(conn) };
-            if self.send_request(turn, outgoing, Request::Receipt(query)) {
+            let outgoing = OutgoingRequest { peer: owner, waiter: Waiter::Conn(conn) };
+            if self.send_request(cx, outgoing, Request::Receipt(query)) {
                 return;
             }
             self.receipts.came_back(owner);
         }
         self.stats.receipts_refused += 1;
-        answer_conn(turn, conn, ReceiptAnswer::Unavailable);
+        answer_conn(cx, conn, ReceiptAnswer::Unavailable);
     }
 
     /// Handles a query as the owner.
-    pub(super) fn receipt(&mut self, turn: &mut Turn<'_>, asker: Asker<ReceiptAnswer>, query: ReceiptQuery) {
-        let (row, now) = (query.row(), turn.now);
+    pub(super) fn receipt(&mut self, cx: &mut StepContext<'_>, reply_to: ReplyTo<ReceiptAnswer>, query: ReceiptQuery) {
+        let (row, now) = (query.row(), cx.now);
         let known = (self.whereabouts(&row), !self.draining());
-        match self.receipts.query(now, asker, &query, known, &mut self.stats) {
-            Some(Look::Answer(answer)) => self.answer(turn, asker, answer),
+        match self.receipts.query(now, reply_to, &query, known, &mut self.stats) {
+            Some(Look::Answer(answer)) => self.answer(cx, reply_to, answer),
             Some(Look::Waits) => {}
             None if self.tickets.room() => {
                 let op = StoreOp::Read { row, now: now.unix() };
-                self.submit(turn, Work::Receipt { asker, query: Box::new(query) }, op);
+                self.submit(cx, PendingOp::Receipt { reply_to, query: Box::new(query) }, op);
             }
-            None => self.answer(turn, asker, ReceiptAnswer::Unavailable),
+            None => self.answer(cx, reply_to, ReceiptAnswer::Unavailable),
         }
     }
 
     /// Answers a query after storage was read for a message without a record.
     pub(super) fn receipt_read(
         &mut self,
-        turn: &mut Turn<'_>,
-        asker: Asker<ReceiptAnswer>,
+        cx: &mut StepContext<'_>,
+        reply_to: ReplyTo<ReceiptAnswer>,
         query: &ReceiptQuery,
         result: Result<Box<Page>, StoreError>,
     ) {
         let look = match &result {
             Ok(page) => {
                 let known = (!page.messages.is_empty(), self.whereabouts(&query.row()), !self.draining());
-                self.receipts.read(turn.now, asker, query, known, &mut self.stats)
+                self.receipts.read(cx.now, reply_to, query, known, &mut self.stats)
             }
             Err(_) => Look::Answer(ReceiptAnswer::Unavailable),
         };
         match look {
-            Look::Answer(answer) => self.answer(turn, asker, answer),
+            Look::Answer(answer) => self.answer(cx, reply_to, answer),
             Look::Waits => {}
         }
     }
@@ -118,32 +118,32 @@ impl ShardMachine {
         let active = self.active_of_user(row.uaid);
         let in_session = active.is_some_and(|active| active.window.holds(row.stamp));
         Whereabouts {
-            in_memory: in_session || self.departures.holds(row.uaid, row.stamp),
+            in_memory: in_session || self.pending_saves.holds(row.uaid, row.stamp),
             reading: active.is_some_and(|active| active.drain.is_reading()),
             settling: self.settling.holds(row.uaid, row.stamp),
         }
     }
 
-    fn active_of_user(&self, uaid: Uaid) -> Option<&Active> {
+    fn active_of_user(&self, uaid: Uaid) -> Option<&ActiveSession> {
         self.active_of(self.sessions.get(self.session_of(uaid)?)?.active)
     }
 
     /// Answers the queries whose wait is over with pending, unless the message has expired meanwhile.
-    pub(super) fn receipt_timeouts(&mut self, turn: &mut Turn<'_>) {
-        while turn.has_room()
-            && let Some(row) = self.receipts.overdue(turn.now.mono)
+    pub(super) fn receipt_timeouts(&mut self, cx: &mut StepContext<'_>) {
+        while cx.has_room()
+            && let Some(row) = self.receipts.overdue(cx.now.mono)
         {
             let whereabouts = self.whereabouts(&row);
-            self.receipts.waited(turn.now, &row, whereabouts, &mut self.stats);
+            self.receipts.waited(cx.now, &row, whereabouts, &mut self.stats);
         }
     }
 
     /// Answers the queries whose wait is over, as far as this step has room; the rest in the next ones.
-    pub(super) fn say_receipts(&mut self, turn: &mut Turn<'_>) {
-        while turn.has_room()
-            && let Some((asker, answer)) = self.receipts.next_ready()
+    pub(super) fn say_receipts(&mut self, cx: &mut StepContext<'_>) {
+        while cx.has_room()
+            && let Some((reply_to, answer)) = self.receipts.next_ready()
         {
-            self.answer(turn, asker, answer);
+            self.answer(cx, reply_to, answer);
         }
     }
 }

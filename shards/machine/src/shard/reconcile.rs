@@ -10,10 +10,10 @@ use crate::ids::{Chid, Uaid};
 
 use super::command::CloseReason;
 use super::components::dead_endpoints::Epoch;
-use super::composer::{ShardMachine, Turn};
-use super::slab::Ref;
+use super::composer::{ShardMachine, StepContext};
+use super::pending_op::PendingOp;
+use super::slab::SlabKey;
 use super::store::{StoreOp, UserRow};
-use super::work::Work;
 
 impl ShardMachine {
     /// Returns true if a hello names a channel that is not registered: then its user starts over.
@@ -24,19 +24,19 @@ impl ShardMachine {
 
     /// Drops the user of this hello. The user agent may get another UAID only after storage has done it: a user left
     /// behind would go on taking messages that no user agent reads.
-    pub(super) fn start_over(&mut self, turn: &mut Turn<'_>, greeting: Ref, uaid: Uaid) {
-        self.submit(turn, Work::StartOver { greeting, uaid }, StoreOp::DropUser { uaid });
+    pub(super) fn start_over(&mut self, cx: &mut StepContext<'_>, pending_hello: SlabKey, uaid: Uaid) {
+        self.submit(cx, PendingOp::StartOver { pending_hello, uaid }, StoreOp::DropUser { uaid });
     }
 
-    pub(super) fn started_over(&mut self, turn: &mut Turn<'_>, greeting: Ref, uaid: Uaid, done: bool) {
+    pub(super) fn started_over(&mut self, cx: &mut StepContext<'_>, pending_hello: SlabKey, uaid: Uaid, done: bool) {
         if done {
             self.stats.resets_reconciled += 1;
             self.end_receipts_of_user(uaid);
-            self.user_unknown(turn, greeting);
+            self.user_unknown(cx, pending_hello);
         } else {
-            self.cancel_greeting(turn, greeting, CloseReason::StorageDown);
+            self.cancel_pending_hello(cx, pending_hello, CloseReason::StorageDown);
         }
-        self.admit_waiting_hellos(turn);
+        self.admit_waiting_hellos(cx);
     }
 
     /// Removes the channels that a hello left out from the user's channels. Returns them.
@@ -47,22 +47,28 @@ impl ShardMachine {
     }
 
     /// Unregisters the channels that the hello of this session left out.
-    pub(super) fn forget_channels(&mut self, turn: &mut Turn<'_>, session: Ref, uaid: Uaid, channels: Vec<Chid>) {
+    pub(super) fn forget_channels(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        session: SlabKey,
+        uaid: Uaid,
+        channels: Vec<Chid>,
+    ) {
         for chid in channels {
             self.stats.channels_reconciled += 1;
-            let at = self.tick(turn);
+            let at = self.tick(cx);
             let asked = self.dead_epoch(uaid, chid);
-            let work = Work::Forget { session, uaid, chid, asked };
-            self.submit(turn, work, StoreOp::Unregister { uaid, chid, at });
+            let work = PendingOp::UnregisterReconciled { session, uaid, chid, asked };
+            self.submit(cx, work, StoreOp::Unregister { uaid, chid, at });
         }
     }
 
     /// Handles the reply of storage. After an error the channel is unregistered again, unless its user agent has
     /// registered it since or the session is over: the next hello leaves it out again.
-    pub(super) fn forgotten(
+    pub(super) fn unregister_reconciled(
         &mut self,
-        turn: &mut Turn<'_>,
-        (session, uaid): (Ref, Uaid),
+        cx: &mut StepContext<'_>,
+        (session, uaid): (SlabKey, Uaid),
         (chid, asked): (Chid, Epoch),
         done: bool,
     ) {
@@ -70,9 +76,9 @@ impl ShardMachine {
             self.end_receipts_of_channel(uaid, chid);
         } else if self.sessions.get(session).is_some() && self.dead_epoch(uaid, chid) == asked {
             self.sessions.live_mut(session).stored.unregister_failed();
-            let at = self.tick(turn);
-            let work = Work::Forget { session, uaid, chid, asked };
-            self.submit_later(turn, work, StoreOp::Unregister { uaid, chid, at });
+            let at = self.tick(cx);
+            let work = PendingOp::UnregisterReconciled { session, uaid, chid, asked };
+            self.submit_later(cx, work, StoreOp::Unregister { uaid, chid, at });
         }
     }
 }

@@ -8,33 +8,45 @@ use std::sync::Arc;
 use crate::ids::Stamp;
 use crate::limits;
 use crate::message::Message;
-use crate::time::Span;
+use crate::time::TimeSpan;
 
+use super::backlog::DRAIN_PAUSE;
 use super::command::SessionEvent;
-use super::components::active::Active;
-use super::components::window::{Entry, Gap, Sent, Source};
-use super::composer::{ShardMachine, Turn};
-use super::drain::DRAIN_PAUSE;
+use super::components::active_session::ActiveSession;
+use super::components::window::{CopyLocation, Gap, Sent, WindowEntry};
+use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
+use super::pending_op::PendingOp;
 use super::receipt::Outcome;
-use super::slab::Ref;
+use super::slab::SlabKey;
 use super::store::StoreOp;
-use super::work::Work;
 
 impl ShardMachine {
     /// Adds a notification to the window and sends it as soon as its turn comes.
-    pub(super) fn push_entry(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>, source: Source) {
-        self.enter_window(turn, at, message, source);
-        self.send_waiting(turn, at);
+    pub(super) fn push_entry(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        at: SlabKey,
+        message: Arc<Message>,
+        source: CopyLocation,
+    ) {
+        self.enter_window(cx, at, message, source);
+        self.send_waiting(cx, at);
     }
 
     /// Adds a notification to the window.
-    pub(super) fn enter_window(&mut self, turn: &Turn<'_>, at: Ref, message: Arc<Message>, source: Source) {
+    pub(super) fn enter_window(
+        &mut self,
+        cx: &StepContext<'_>,
+        at: SlabKey,
+        message: Arc<Message>,
+        source: CopyLocation,
+    ) {
         assert!(!self.sessions.live(at).link.is_blocked(), "nothing is added to the window of a blocked socket");
         self.expect_receipt(&message);
-        let entry = Entry::new(message, source, turn.now.mono);
+        let entry = WindowEntry::new(message, source, cx.now.mono);
         let due = entry.due(self.config.spill_after, self.config.retry_after);
-        if source == Source::Row {
+        if source == CopyLocation::Row {
             self.row_memory.add(entry.body_bytes());
         }
         self.activate(at).window.enter(entry);
@@ -45,62 +57,62 @@ impl ShardMachine {
 
     /// Sends the waiting notifications of the window in their order, as far as the pace of the session allows and no
     /// longer than a turn. The rest is visited again when there is room.
-    pub(super) fn send_waiting(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    pub(super) fn send_waiting(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
         let session = self.sessions.live(at);
         if session.link.is_blocked() {
             return;
         }
-        let (conn, index, now) = (session.conn, session.active, turn.now);
+        let (conn, index, now) = (session.conn, session.active, cx.now);
         let tells_urgency = session.link.named_minimum().is_some();
         // Nothing waits.
         let Some(active) = self.active_of_mut(index).filter(|active| active.window.waits()) else { return };
         let Sent { count: sent, rows, expired } =
             active.window.send_waiting(now, limits::SENT_PER_STEP, |message, emission| {
                 let event = SessionEvent::Notification { message, emission, tells_urgency };
-                turn.effects.push_back(Effect::Emit(conn, event.into()));
+                cx.effects.push_back(Effect::Emit(conn, event.into()));
             });
         self.stats.notifications_sent += sent as u64;
         if sent > 0 {
             self.simple_active(at, now.mono);
-            self.arm_sent(turn, at, rows);
+            self.arm_sent(cx, at, rows);
         }
         for row in expired {
             self.stats.expired += 1;
             self.end_receipt(&row, Outcome::Expired);
-            self.take_entry(turn, at, row.stamp);
+            self.take_entry(cx, at, row.stamp);
         }
-        self.read_gap(turn, at);
-        let paced = |active: &Active| active.window.is_paced(now.mono);
+        self.read_gap(cx, at);
+        let paced = |active: &ActiveSession| active.window.is_paced(now.mono);
         self.stats.paced += u64::from(sent > 0 && self.active_of(index).is_some_and(paced));
-        self.arm_pace(turn, at);
+        self.arm_pace(cx, at);
     }
 
     /// Reads the body of a row whose frame the socket refused after the body was forgotten: the entries behind it wait.
-    fn read_gap(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    fn read_gap(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
         let (room, full) = (self.tickets.room(), self.rows_are_full(at));
-        let active = self.actives.live_mut(self.sessions.live(at).active);
+        let active = self.active_sessions.live_mut(self.sessions.live(at).active);
         // Nothing waits, or the next entry has its body, or a read of it is under way.
         let Some(Gap { row, reading: false }) = active.window.gap() else { return };
         if full {
             self.leave_to_storage(at);
         } else if room {
             active.window.begin_read(row.stamp);
-            let op = StoreOp::Read { row, now: turn.now.unix() };
-            self.submit(turn, Work::Retry { session: at, stamp: row.stamp }, op);
+            let op = StoreOp::Read { row, now: cx.now.unix() };
+            self.submit(cx, PendingOp::Retry { session: at, stamp: row.stamp }, op);
         }
     }
 
     /// Sends a refused row in its place after its body was read.
-    pub(super) fn fill_gap(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp, message: Arc<Message>) {
-        let active = self.actives.live_mut(self.sessions.live(at).active);
+    pub(super) fn fill_gap(&mut self, cx: &mut StepContext<'_>, at: SlabKey, stamp: Stamp, message: Arc<Message>) {
+        let active = self.active_sessions.live_mut(self.sessions.live(at).active);
         // It was left to storage after this read began, and came back with a page.
         let Some(bytes) = active.window.fill(stamp, message) else { return };
         self.row_memory.add(bytes);
-        self.continue_drain(turn, at);
+        self.continue_drain(cx, at);
     }
 
     /// Arms the session's deadline for the next waiting entry of its window.
-    pub(super) fn arm_pace(&mut self, turn: &Turn<'_>, at: Ref) {
+    pub(super) fn arm_pace(&mut self, cx: &StepContext<'_>, at: SlabKey) {
         let session = self.sessions.live(at);
         if session.link.is_blocked() {
             return;
@@ -111,25 +123,25 @@ impl ShardMachine {
         if let Some(Gap { reading, .. }) = active.window.gap() {
             // The answer to its read continues.
             if !reading {
-                self.arm_active_in(at, DRAIN_PAUSE, turn);
+                self.arm_active_in(at, DRAIN_PAUSE, cx);
             }
             return;
         }
         // With room left, this turn stopped because it was long enough.
-        let next_turn = turn.now.mono.after(Span(1));
-        let due = active.window.pace_due(turn.now.mono, next_turn);
+        let next_turn = cx.now.mono.after(TimeSpan(1));
+        let due = active.window.pace_due(cx.now.mono, next_turn);
         self.arm_active_at(at, due);
     }
 
     /// Returns the number of notifications that are sent and unacked.
-    pub(super) fn out(&self, at: Ref) -> u16 {
+    pub(super) fn out(&self, at: SlabKey) -> u16 {
         self.active(at).map_or(0, |active| active.window.out())
     }
 
     /// Counts acks in the pace. `before` is the number of notifications that were out before them.
-    pub(super) fn pace_acked(&mut self, turn: &Turn<'_>, at: Ref, before: u16) {
+    pub(super) fn pace_acked(&mut self, cx: &StepContext<'_>, at: SlabKey, before: u16) {
         if let Some(active) = self.active_mut(at) {
-            active.window.acked(turn.now.mono, before);
+            active.window.acked(cx.now.mono, before);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 /// Name of one use of one place of a slab.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Ref {
+pub(super) struct SlabKey {
     pub index: u32,
     pub generation: u32,
 }
@@ -55,7 +55,7 @@ impl<T> Slab<T> {
         Slab { chunks: Vec::new(), begins: Vec::new(), room: Vec::new(), used: 0, len: 0, spare: None }
     }
 
-    pub fn insert(&mut self, value: T) -> Ref {
+    pub fn insert(&mut self, value: T) -> SlabKey {
         let number = self.with_room();
         let begin = self.begins[number];
         let chunk = self.chunks[number].get_or_insert_with(|| Chunk::new(begin));
@@ -75,10 +75,10 @@ impl<T> Slab<T> {
         let index = (number * CHUNK_ENTRIES + at) as u32;
         self.len += 1;
         self.used = self.used.max(index + 1);
-        Ref { index, generation }
+        SlabKey { index, generation }
     }
 
-    pub fn remove(&mut self, wanted: Ref) -> Option<T> {
+    pub fn remove(&mut self, wanted: SlabKey) -> Option<T> {
         self.get(wanted)?;
         let (number, at) = place(wanted.index);
         let chunk = self.chunks[number].as_mut()?;
@@ -95,13 +95,13 @@ impl<T> Slab<T> {
         value
     }
 
-    pub fn get(&self, wanted: Ref) -> Option<&T> {
+    pub fn get(&self, wanted: SlabKey) -> Option<&T> {
         let (chunk, at) = place(wanted.index);
         let chunk = self.chunks.get(chunk)?.as_ref()?;
         if chunk.generations[at] != wanted.generation { None } else { chunk.entries[at].as_ref() }
     }
 
-    pub fn get_mut(&mut self, wanted: Ref) -> Option<&mut T> {
+    pub fn get_mut(&mut self, wanted: SlabKey) -> Option<&mut T> {
         let (chunk, at) = place(wanted.index);
         let chunk = self.chunks.get_mut(chunk)?.as_mut()?;
         if chunk.generations[at] != wanted.generation { None } else { chunk.entries[at].as_mut() }
@@ -111,7 +111,7 @@ impl<T> Slab<T> {
     ///
     /// # Panics
     /// If the entry has ended: the caller kept the reference beyond its use.
-    pub fn live(&self, wanted: Ref) -> &T {
+    pub fn live(&self, wanted: SlabKey) -> &T {
         // Invariant: the caller has the reference from a table that names live entries only.
         self.get(wanted).expect("a reference to a live entry")
     }
@@ -120,17 +120,17 @@ impl<T> Slab<T> {
     ///
     /// # Panics
     /// If the entry has ended, as above.
-    pub fn live_mut(&mut self, wanted: Ref) -> &mut T {
+    pub fn live_mut(&mut self, wanted: SlabKey) -> &mut T {
         // Invariant: as above.
         self.get_mut(wanted).expect("a reference to a live entry")
     }
 
     /// Returns the present use of a place, if any.
-    pub fn at(&self, index: u32) -> Option<(Ref, &T)> {
+    pub fn at(&self, index: u32) -> Option<(SlabKey, &T)> {
         let (chunk, at) = place(index);
         let chunk = self.chunks.get(chunk)?.as_ref()?;
         let value = chunk.entries[at].as_ref()?;
-        Some((Ref { index, generation: chunk.generations[at] }, value))
+        Some((SlabKey { index, generation: chunk.generations[at] }, value))
     }
 
     pub fn len(&self) -> usize {
@@ -243,7 +243,7 @@ mod tests {
         for chunk in slab.chunks.iter_mut().flatten() {
             chunk.generations = [u32::MAX - 1; CHUNK_ENTRIES];
         }
-        let mut stale: Vec<_> = crowd.iter().map(|r| Ref { generation: u32::MAX - 1, ..*r }).collect();
+        let mut stale: Vec<_> = crowd.iter().map(|r| SlabKey { generation: u32::MAX - 1, ..*r }).collect();
         assert!(stale.iter().all(|r| slab.remove(*r) == Some(r.index)));
         for round in 0..4 {
             let again: Vec<_> = (0..CHUNK_ENTRIES as u32 * 3).map(|n| slab.insert(n)).collect();

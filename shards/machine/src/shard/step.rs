@@ -6,144 +6,144 @@ use crate::time::Now;
 
 use super::command::{AgentCommand, CloseReason, Command, SessionCommand};
 use super::components::conns::ConnState;
-use super::components::conns::seats::same_emission;
-use super::composer::{ShardMachine, Turn};
+use super::components::conns::virtual_conns::same_emission;
+use super::composer::{ShardMachine, StepContext};
 use super::input::{Effect, EffectQueue, Input};
-use super::slab::Ref;
+use super::slab::SlabKey;
 
 impl ShardMachine {
     /// Applies one input at `now`. Appends at most `limits::EFFECTS_PER_INPUT_MAX` effects.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue) {
         let before = effects.len();
-        let turn = &mut Turn { now, effects, before };
+        let cx = &mut StepContext { now, effects, before };
         match input {
-            Input::Opened { conn } => self.opened(turn, conn),
-            Input::Command { conn, command } => self.command(turn, conn, command),
-            Input::Frame { conn } => self.frame(turn, conn),
-            Input::Gone { conn, reason: _ } => self.gone(turn, conn),
+            Input::Opened { conn } => self.opened(cx, conn),
+            Input::Command { conn, command } => self.command(cx, conn, command),
+            Input::Frame { conn } => self.frame(cx, conn),
+            Input::Gone { conn, reason: _ } => self.gone(cx, conn),
             Input::Blocked { conn } => self.blocked(conn),
-            Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
-            Input::Writable { conn } => self.writable(turn, conn),
-            Input::Mail(mail) => self.mail(turn, mail),
-            Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
-            Input::MoveFailed { conn, to, claim } => self.move_failed(turn, conn, to, claim),
-            Input::Stored { ticket, result } => self.stored(turn, ticket, result),
-            Input::Peer { ticket, reply } => self.peer_replied(turn, ticket, reply),
-            Input::Timeout => self.timeout(turn),
-            Input::Heard { until, late } => self.heard(turn, until, late),
+            Input::Unsent { conn, emission } => self.unsent(cx, conn, emission),
+            Input::Writable { conn } => self.writable(cx, conn),
+            Input::Mail(mail) => self.mail(cx, mail),
+            Input::Arrived { conn, claim } => self.descriptor_arrived(cx, conn, claim),
+            Input::MoveFailed { conn, to, claim } => self.move_failed(cx, conn, to, claim),
+            Input::Stored { ticket, result } => self.stored(cx, ticket, result),
+            Input::Peer { ticket, reply } => self.peer_replied(cx, ticket, reply),
+            Input::Timeout => self.timeout(cx),
+            Input::HorizonAdvanced { until, late } => self.horizon_advanced(cx, until, late),
             Input::ClockStopped(stopped) => self.clock.stop(stopped),
-            Input::Broadcasts(values) => self.set_broadcasts(turn, &values),
-            Input::Drain { rate } => self.begin_drain(turn, rate),
+            Input::Broadcasts(values) => self.set_broadcasts(cx, &values),
+            Input::Drain { rate } => self.begin_drain(cx, rate),
         }
-        self.submit_settles(turn);
-        self.say_receipts(turn);
-        self.carry_to_relays(turn);
-        self.say_drained(turn);
+        self.submit_settles(cx);
+        self.say_receipts(cx);
+        self.carry_to_relays(cx);
+        self.say_drained(cx);
         assert!(effects.len() - before <= limits::EFFECTS_PER_INPUT_MAX, "a step keeps within its effects");
     }
 
-    fn timeout(&mut self, turn: &mut Turn<'_>) {
-        self.hello_timeouts(turn);
-        self.greeting_timeouts(turn);
+    fn timeout(&mut self, cx: &mut StepContext<'_>) {
+        self.hello_timeouts(cx);
+        self.greeting_timeouts(cx);
         // Ended relays come first: events for their members from here on would be lost and count as delivered.
-        self.relay_turn(turn);
-        self.active_timeouts(turn);
-        self.spread_broadcasts(turn);
+        self.relay_turn(cx);
+        self.active_timeouts(cx);
+        self.spread_broadcasts(cx);
         // Clocks first: those whose Pong came in time are removed before the next Pings go out.
-        self.pong_timeouts(turn);
-        self.sweep_sessions(turn);
-        self.receipt_timeouts(turn);
-        self.submit_backlog(turn);
-        self.drain_turn(turn);
+        self.pong_timeouts(cx);
+        self.sweep_sessions(cx);
+        self.receipt_timeouts(cx);
+        self.submit_deferred(cx);
+        self.drain_turn(cx);
     }
 
     /// Passes a command to the files of its speaker.
-    fn command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
+    fn command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, command: Command) {
         match command {
-            Command::Agent(command) => self.agent_command(turn, conn, command),
-            Command::Relay(command) => self.relay_command(turn, conn, command),
-            Command::Sender(command) => self.sender_command(turn, conn, command),
-            Command::Node(command) => self.node_command(turn, conn, command),
+            Command::Agent(command) => self.agent_command(cx, conn, command),
+            Command::Relay(command) => self.relay_command(cx, conn, command),
+            Command::Sender(command) => self.sender_command(cx, conn, command),
+            Command::Node(command) => self.node_command(cx, conn, command),
         }
     }
 
-    fn agent_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: AgentCommand) {
+    fn agent_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, command: AgentCommand) {
         match command {
-            AgentCommand::Hello(hello) => self.hello(turn, conn, hello),
-            AgentCommand::Session(command) => self.session_command(turn, conn, command),
+            AgentCommand::Hello(hello) => self.hello(cx, conn, hello),
+            AgentCommand::Session(command) => self.session_command(cx, conn, command),
             AgentCommand::Ping => {
-                let Some(at) = self.commanding_session(turn, conn) else { return };
-                self.client_ping(turn, at);
-                self.command_over(turn, conn, at);
+                let Some(at) = self.commanding_session(cx, conn) else { return };
+                self.client_ping(cx, at);
+                self.command_over(cx, conn, at);
             }
             AgentCommand::Pong => {
                 // A Pong before hello answers no Ping of the server and is harmless (RFC 6455 section 5.5.3).
                 if let Some(ConnState::Session(index)) = self.conns.get(conn) {
                     let at = self.session_ref(index);
-                    self.postpone_ping(turn, at);
+                    self.postpone_ping(cx, at);
                     self.pong(at);
-                    self.heard_from(turn, at);
+                    self.heard_from(cx, at);
                 }
-                turn.effects.push_back(Effect::Ready(conn));
+                cx.effects.push_back(Effect::Ready(conn));
             }
         }
     }
 
-    /// Handles a command that needs a session, on a socket or on a seat.
-    pub(super) fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: SessionCommand) {
-        let Some(at) = self.commanding_session(turn, conn) else { return };
+    /// Handles a command that needs a session, on a socket or on a virtual connection.
+    pub(super) fn session_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, command: SessionCommand) {
+        let Some(at) = self.commanding_session(cx, conn) else { return };
         match command {
             // These answer, and are Ready, when storage has replied.
-            SessionCommand::Register { chid, key } => return self.register(turn, at, chid, key),
-            SessionCommand::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
-            SessionCommand::Urgency { minimum } => return self.set_minimum(turn, at, minimum),
-            SessionCommand::Ack(updates) => self.ack(turn, at, &updates),
-            SessionCommand::AckVersions(updates) => self.ack_versions(turn, at, &updates),
+            SessionCommand::Register { chid, key } => return self.register(cx, at, chid, key),
+            SessionCommand::Unregister { chid, code } => return self.unregister(cx, at, chid, code),
+            SessionCommand::Urgency { minimum } => return self.set_minimum(cx, at, minimum),
+            SessionCommand::Ack(updates) => self.ack(cx, at, &updates),
+            SessionCommand::AckVersions(updates) => self.ack_versions(cx, at, &updates),
             SessionCommand::Nack { code: _ } => self.stats.nacks += 1,
-            SessionCommand::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
+            SessionCommand::BroadcastSubscribe(wanted) => self.broadcast_subscribe(cx, at, &wanted),
         }
-        self.command_over(turn, conn, at);
+        self.command_over(cx, conn, at);
     }
 
     /// Returns the session of a connection that has sent a command. A connection without one is closed.
-    fn commanding_session(&mut self, turn: &mut Turn<'_>, conn: ConnId) -> Option<Ref> {
+    fn commanding_session(&mut self, cx: &mut StepContext<'_>, conn: ConnId) -> Option<SlabKey> {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else {
-            self.refuse_command(turn, conn);
+            self.refuse_command(cx, conn);
             return None;
         };
         let at = self.session_ref(index);
-        self.postpone_ping(turn, at);
-        self.simple_active(at, turn.now.mono);
-        self.heard_from(turn, at);
+        self.postpone_ping(cx, at);
+        self.simple_active(at, cx.now.mono);
+        self.heard_from(cx, at);
         Some(at)
     }
 
     /// Allows the next command, unless this one has ended the session.
-    fn command_over(&self, turn: &mut Turn<'_>, conn: ConnId, at: Ref) {
+    fn command_over(&self, cx: &mut StepContext<'_>, conn: ConnId, at: SlabKey) {
         if self.sessions.get(at).is_some() {
-            turn.effects.push_back(Effect::Ready(conn));
+            cx.effects.push_back(Effect::Ready(conn));
         }
     }
 
     /// Closes a socket that sent a command which it may not send now.
-    pub(super) fn refuse_command(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+    pub(super) fn refuse_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId) {
         self.stats.wrong_state += 1;
-        self.close_conn(turn, conn, CloseReason::WrongState);
+        self.close_conn(cx, conn, CloseReason::WrongState);
     }
 
     /// Ends the session, the pending hello or the relay of a socket that has ended.
-    pub(super) fn gone(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+    pub(super) fn gone(&mut self, cx: &mut StepContext<'_>, conn: ConnId) {
         match self.conns.get(conn) {
             Some(ConnState::Session(index)) => {
                 let at = self.session_ref(index);
-                self.end_session(turn, at, None);
+                self.end_session(cx, at, None);
             }
             Some(ConnState::Greeting(index)) => {
-                self.abandon_greeting(index);
+                self.abandon_pending_hello(index);
                 self.conns.remove(conn);
-                self.admit_waiting_hellos(turn);
+                self.admit_waiting_hellos(cx);
             }
-            Some(ConnState::Relay(index)) => self.end_relay(turn, index, None),
+            Some(ConnState::Relay(index)) => self.end_relay(cx, index, None),
             Some(ConnState::Opened(_) | ConnState::Waiting | ConnState::Claiming) => {
                 self.conns.remove(conn);
             }
@@ -152,22 +152,22 @@ impl ShardMachine {
     }
 
     /// Closes a socket, with its session, its pending hello or its relay.
-    pub(super) fn close_conn(&mut self, turn: &mut Turn<'_>, conn: ConnId, reason: CloseReason) {
+    pub(super) fn close_conn(&mut self, cx: &mut StepContext<'_>, conn: ConnId, reason: CloseReason) {
         match self.conns.get(conn) {
             Some(ConnState::Session(index)) => {
                 let at = self.session_ref(index);
-                self.end_session(turn, at, Some(reason));
+                self.end_session(cx, at, Some(reason));
                 return;
             }
             Some(ConnState::Relay(index)) => {
-                self.end_relay(turn, index, Some(reason));
+                self.end_relay(cx, index, Some(reason));
                 return;
             }
-            Some(ConnState::Greeting(index)) => self.abandon_greeting(index),
+            Some(ConnState::Greeting(index)) => self.abandon_pending_hello(index),
             _ => {}
         }
         self.conns.remove(conn);
-        turn.effects.push_back(Effect::Close(conn, reason));
+        cx.effects.push_back(Effect::Close(conn, reason));
     }
 
     pub(super) fn blocked(&mut self, conn: ConnId) {
@@ -182,9 +182,9 @@ impl ShardMachine {
 
     /// Handles a frame of which the socket took nothing: the entry is unsent again, in its place. If only storage has
     /// the body of a row by now, the row is read when it is its turn. A TTL 0 frame has no entry; it had its one try.
-    pub(super) fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
+    pub(super) fn unsent(&mut self, cx: &mut StepContext<'_>, conn: ConnId, emission: EmissionId) {
         if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
-            self.relay_unsent(turn, index, emission);
+            self.relay_unsent(cx, index, emission);
         }
         // A relay, or the session has ended: its unacked notifications are saved.
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
@@ -196,9 +196,9 @@ impl ShardMachine {
     }
 
     /// Handles a socket that takes bytes: waiting entries of the window go out in their order, then storage is read on.
-    pub(super) fn writable(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+    pub(super) fn writable(&mut self, cx: &mut StepContext<'_>, conn: ConnId) {
         if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
-            self.relay_writable(turn, index);
+            self.relay_writable(cx, index);
         }
         // A relay, or a socket that has no session.
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
@@ -207,10 +207,10 @@ impl ShardMachine {
         session.link.unblock();
         let active_index = session.active;
         if let Some(active) = self.active_of_mut(active_index) {
-            active.window.resume(turn.now.mono);
+            active.window.resume(cx.now.mono);
         }
-        self.tell_broadcasts(turn, at);
-        self.hold_window(turn, at);
-        self.continue_drain(turn, at);
+        self.tell_broadcasts(cx, at);
+        self.hold_window(cx, at);
+        self.continue_drain(cx, at);
     }
 }

@@ -1,6 +1,6 @@
 //! Operations of the machine at storage, as plain data (ARCHITECTURE.md 8.7).
 //!
-//! Laws that every backend passes (`src/store/src/laws`): what was acknowledged is read back; operations of
+//! Laws that every backend passes (`src/store/src/conformance`): what was acknowledged is read back; operations of
 //! one UAID take effect in submission order; a batch of one UAID is atomic; expired rows are never returned
 //! and do not block live ones; a delete of a stamp removes exactly that version and nothing newer; a topic
 //! write that does not replace the row (`Message::replaces`) is ignored; pages are merged in clock order over
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic, Tries};
-use crate::simple::Contact;
+use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
 
 use super::peer::Presence;

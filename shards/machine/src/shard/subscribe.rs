@@ -5,29 +5,29 @@ use crate::limits;
 
 use super::command::{CloseReason, SessionEvent};
 use super::components::refresh::Refreshed;
-use super::composer::{ShardMachine, Turn};
+use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
-use super::slab::Ref;
+use super::pending_op::PendingOp;
+use super::slab::SlabKey;
 use super::store::StoreOp;
-use super::work::Work;
 
 impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
-    pub(super) fn register(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>) {
+    pub(super) fn register(&mut self, cx: &mut StepContext<'_>, at: SlabKey, chid: Chid, key: Option<KeyDigest>) {
         let session = self.sessions.live(at);
         let (uaid, conn, channels) = (session.uaid, session.conn, session.channels.as_slice().len());
-        if !self.rates.take_register(turn.now.mono, uaid, &mut self.stats) {
-            self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+        if !self.rates.take_register(cx.now.mono, uaid, &mut self.stats) {
+            self.end_session(cx, at, Some(CloseReason::BudgetExhausted));
             return;
         }
         if channels >= limits::CHANNELS_MAX || !self.tickets.room() || self.refuses_stamp() {
             self.stats.registers_failed += 1;
-            self.say(turn, at, SessionEvent::Registered { uaid, chid, key, status: 500 });
-            turn.effects.push_back(Effect::Ready(conn));
+            self.say(cx, at, SessionEvent::Registered { uaid, chid, key, status: 500 });
+            cx.effects.push_back(Effect::Ready(conn));
             return;
         }
         self.activate(at).command.begin(None);
-        let clock = self.tick(turn);
+        let clock = self.tick(cx);
         self.endpoint_registering(uaid, chid);
         let unplaced = self.sessions.get(at).filter(|session| session.stored.is_unplaced());
         let presence = unplaced.and_then(|session| self.presence_of(session));
@@ -36,17 +36,17 @@ impl ShardMachine {
             chid,
             key,
             at: clock,
-            seen: turn.now.unix(),
+            seen: cx.now.unix(),
             contact: self.contact_of(at),
             presence,
         };
-        self.submit(turn, Work::Register { session: at, uaid, chid, key }, op);
+        self.submit(cx, PendingOp::Register { session: at, uaid, chid, key }, op);
     }
 
     pub(super) fn registered(
         &mut self,
-        turn: &mut Turn<'_>,
-        (at, uaid): (Ref, Uaid),
+        cx: &mut StepContext<'_>,
+        (at, uaid): (SlabKey, Uaid),
         chid: Chid,
         key: Option<KeyDigest>,
         done: bool,
@@ -60,7 +60,7 @@ impl ShardMachine {
         let conn = session.conn;
         let passed_over = done && session.stored.is_unsure();
         if !session.stored.has_user() {
-            session.refreshed = Refreshed::at(uaid, turn.now.unix());
+            session.refreshed = Refreshed::at(uaid, cx.now.unix());
         }
         session.stored.registered(done);
         if done {
@@ -70,17 +70,17 @@ impl ShardMachine {
             self.stats.registers_failed += 1;
         }
         self.command_done(at);
-        self.say(turn, at, SessionEvent::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
-        turn.effects.push_back(Effect::Ready(conn));
+        self.say(cx, at, SessionEvent::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
+        cx.effects.push_back(Effect::Ready(conn));
         if passed_over {
             // Rows of this channel may have been skipped: they come before anything new.
             self.activate(at).drain.restart();
-            self.continue_drain(turn, at);
+            self.continue_drain(cx, at);
         }
     }
 
     /// Removes a channel with its pending messages; 200 also for one that is unknown (Firefox unsubscribes late).
-    pub(super) fn unregister(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, code: u32) {
+    pub(super) fn unregister(&mut self, cx: &mut StepContext<'_>, at: SlabKey, chid: Chid, code: u32) {
         match code {
             201 => self.stats.unregisters_quota += 1,
             202 => self.stats.unregisters_permission += 1,
@@ -89,28 +89,28 @@ impl ShardMachine {
         let session = self.sessions.live(at);
         let (uaid, conn) = (session.uaid, session.conn);
         if !session.stored.has_user() {
-            self.say(turn, at, SessionEvent::Unregistered { chid, status: 200 });
-            turn.effects.push_back(Effect::Ready(conn));
+            self.say(cx, at, SessionEvent::Unregistered { chid, status: 200 });
+            cx.effects.push_back(Effect::Ready(conn));
             return;
         }
         if !self.tickets.room() || self.refuses_stamp() {
-            self.say(turn, at, SessionEvent::Unregistered { chid, status: 500 });
-            turn.effects.push_back(Effect::Ready(conn));
+            self.say(cx, at, SessionEvent::Unregistered { chid, status: 500 });
+            cx.effects.push_back(Effect::Ready(conn));
             return;
         }
         self.activate(at).command.begin(Some(chid));
-        let clock = self.tick(turn);
+        let clock = self.tick(cx);
         let op = StoreOp::Unregister { uaid, chid, at: clock };
-        self.submit(turn, Work::Unregister { session: at, uaid, chid }, op);
+        self.submit(cx, PendingOp::Unregister { session: at, uaid, chid }, op);
     }
 
-    pub(super) fn unregistered(&mut self, turn: &mut Turn<'_>, at: Ref, uaid: Uaid, chid: Chid, done: bool) {
+    pub(super) fn unregistered(&mut self, cx: &mut StepContext<'_>, at: SlabKey, uaid: Uaid, chid: Chid, done: bool) {
         if done {
             self.end_receipts_of_channel(uaid, chid);
         }
         let fingerprint = self.config.placement.fingerprint(chid);
         let Some(session) = self.sessions.get_mut(at) else {
-            self.departing_unregistered(turn, uaid, chid, done);
+            self.departing_unregistered(cx, uaid, chid, done);
             return;
         };
         let (conn, index) = (session.conn, session.active);
@@ -120,35 +120,35 @@ impl ShardMachine {
             session.stored.unregister_failed();
         }
         if done {
-            self.drop_channel(turn, at, index, chid);
+            self.drop_channel(cx, at, index, chid);
         }
         self.command_done(at);
-        self.say(turn, at, SessionEvent::Unregistered { chid, status: if done { 200 } else { 500 } });
-        turn.effects.push_back(Effect::Ready(conn));
-        self.continue_drain(turn, at);
+        self.say(cx, at, SessionEvent::Unregistered { chid, status: if done { 200 } else { 500 } });
+        cx.effects.push_back(Effect::Ready(conn));
+        self.continue_drain(cx, at);
         self.deactivate_if_idle(at);
     }
 
     /// Ends the entries of a removed channel in the window. Storage has dropped its rows, and any row that a save in
     /// flight brings back is deleted with the entry.
-    fn drop_channel(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, chid: Chid) {
+    fn drop_channel(&mut self, cx: &mut StepContext<'_>, at: SlabKey, index: u32, chid: Chid) {
         self.forget_acked_of(at, chid);
-        let active = self.actives.live_mut(index);
+        let active = self.active_sessions.live_mut(index);
         for stamp in active.window.of_channel(chid) {
             self.stats.dropped_with_channel += 1;
-            self.take_entry(turn, at, stamp);
+            self.take_entry(cx, at, stamp);
         }
     }
 
-    pub(super) fn command_done(&mut self, at: Ref) {
-        self.actives.live_mut(self.sessions.live(at).active).command.end();
+    pub(super) fn command_done(&mut self, at: SlabKey) {
+        self.active_sessions.live_mut(self.sessions.live(at).active).command.end();
         self.deactivate_if_idle(at);
     }
 
     /// Writes an event on a session's socket.
-    pub(super) fn say(&mut self, turn: &mut Turn<'_>, at: Ref, event: SessionEvent) {
+    pub(super) fn say(&mut self, cx: &mut StepContext<'_>, at: SlabKey, event: SessionEvent) {
         if let Some(session) = self.sessions.get(at) {
-            turn.effects.push_back(Effect::Emit(session.conn, event.into()));
+            cx.effects.push_back(Effect::Emit(session.conn, event.into()));
         }
     }
 }

@@ -6,82 +6,82 @@
 //! pays nothing for its traffic.
 
 use crate::message::{Message, Topic, Urgency};
-use crate::simple::{Contact, Mode};
-use crate::time::{Instant, Span};
+use crate::simplepush::{Contact, Mode};
+use crate::time::{Instant, TimeSpan};
 
 use super::command::{CloseReason, SessionEvent};
-use super::composer::{ShardMachine, Turn};
+use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
-use super::pending_publish::PublishWork;
-use super::slab::Ref;
+use super::pending_op::PendingOp;
+use super::pending_publish::PendingPublish;
+use super::slab::SlabKey;
 use super::store::StoreOp;
-use super::work::Work;
 
 impl ShardMachine {
     /// Handles the message `urgency`. `None` is an unknown word.
-    pub(super) fn set_minimum(&mut self, turn: &mut Turn<'_>, at: Ref, minimum: Option<Urgency>) {
+    pub(super) fn set_minimum(&mut self, cx: &mut StepContext<'_>, at: SlabKey, minimum: Option<Urgency>) {
         let session = self.sessions.live(at);
         let (uaid, mode, stored) = (session.uaid, session.link.mode(), session.stored.has_user());
         // It writes the user durably, and may read all that is held: it has the budget of registers.
-        if !self.rates.take_register(turn.now.mono, uaid, &mut self.stats) {
-            return self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+        if !self.rates.take_register(cx.now.mono, uaid, &mut self.stats) {
+            return self.end_session(cx, at, Some(CloseReason::BudgetExhausted));
         }
         // An update has no urgency.
         let Some(minimum) = minimum.filter(|_| mode == Mode::WebPush) else {
-            return self.minimum_answered(turn, at, 404);
+            return self.minimum_answered(cx, at, 404);
         };
         if !stored {
             // The first register writes it.
-            self.minimum_answered(turn, at, 200);
-            return self.apply_minimum(turn, at, minimum);
+            self.minimum_answered(cx, at, 200);
+            return self.apply_minimum(cx, at, minimum);
         }
         if !self.tickets.room() || self.refuses_stamp() {
-            return self.minimum_answered(turn, at, 500);
+            return self.minimum_answered(cx, at, 500);
         }
         self.activate(at).command.begin(None);
         let contact = Box::new(Contact { minimum: Some(minimum), ..Contact::default() });
         let op = StoreOp::SetContact { uaid, contact, durable: true };
-        self.submit(turn, Work::Minimum { session: at, minimum }, op);
+        self.submit(cx, PendingOp::Minimum { session: at, minimum }, op);
     }
 
     /// Handles the reply of storage. After an error the session keeps its minimum, and the next one may have either.
-    pub(super) fn minimum_set(&mut self, turn: &mut Turn<'_>, at: Ref, minimum: Urgency, done: bool) {
+    pub(super) fn minimum_set(&mut self, cx: &mut StepContext<'_>, at: SlabKey, minimum: Urgency, done: bool) {
         if self.sessions.get(at).is_none() {
             self.stats.store_replies_stale += 1;
             return;
         }
         self.command_done(at);
-        self.minimum_answered(turn, at, if done { 200 } else { 500 });
+        self.minimum_answered(cx, at, if done { 200 } else { 500 });
         if done {
-            self.apply_minimum(turn, at, minimum);
+            self.apply_minimum(cx, at, minimum);
         }
         self.deactivate_if_idle(at);
     }
 
-    fn minimum_answered(&mut self, turn: &mut Turn<'_>, at: Ref, status: u16) {
+    fn minimum_answered(&mut self, cx: &mut StepContext<'_>, at: SlabKey, status: u16) {
         match status {
             200 => self.stats.minimums += 1,
             _ => self.stats.minimums_refused += 1,
         }
         let conn = self.sessions.live(at).conn;
-        turn.effects.push_back(Effect::Emit(conn, SessionEvent::Urgency { status }.into()));
-        turn.effects.push_back(Effect::Ready(conn));
+        cx.effects.push_back(Effect::Emit(conn, SessionEvent::Urgency { status }.into()));
+        cx.effects.push_back(Effect::Ready(conn));
     }
 
     /// Holds or releases messages by a new minimum.
-    fn apply_minimum(&mut self, turn: &mut Turn<'_>, at: Ref, minimum: Urgency) {
+    fn apply_minimum(&mut self, cx: &mut StepContext<'_>, at: SlabKey, minimum: Urgency) {
         let link = &mut self.sessions.live_mut(at).link;
         let before = link.minimum();
         link.set_minimum(minimum);
         if minimum < before {
-            self.release(turn, at);
+            self.release(cx, at);
         } else {
-            self.hold_window(turn, at);
+            self.hold_window(cx, at);
         }
     }
 
     /// Returns the urgency below which nothing is sent to this session now.
-    pub(super) fn minimum(&self, now: Instant, at: Ref) -> Urgency {
+    pub(super) fn minimum(&self, now: Instant, at: SlabKey) -> Urgency {
         let session = self.sessions.live(at);
         // A shard that stood still hears of its end late.
         if self.active_of(session.active).is_some_and(|active| active.awake.is_some_and(|until| now < until)) {
@@ -91,18 +91,18 @@ impl ShardMachine {
     }
 
     /// Returns true if the message waits in storage for a lower minimum.
-    pub(super) fn is_held(&self, now: Instant, at: Ref, message: &Message) -> bool {
+    pub(super) fn is_held(&self, now: Instant, at: SlabKey, message: &Message) -> bool {
         message.urgency < self.minimum(now, at) && message.mode() == Mode::WebPush
     }
 
     /// As `is_held`, for a message that was at storage meanwhile.
-    pub(super) fn is_held_now(&self, now: Instant, at: Ref, work: &PublishWork) -> bool {
+    pub(super) fn is_held_now(&self, now: Instant, at: SlabKey, work: &PendingPublish) -> bool {
         let update = work.row.topic == Some(Topic::UPDATE);
         !update && work.urgency < self.minimum(now, at)
     }
 
     /// Notes that storage has a message below the minimum, or will have it.
-    pub(super) fn hold(&mut self, at: Ref) {
+    pub(super) fn hold(&mut self, at: SlabKey) {
         let session = self.sessions.live_mut(at);
         session.link.hold(true);
         let index = session.active;
@@ -113,29 +113,29 @@ impl ShardMachine {
 
     /// Returns true if storage may hold an older message of a topic that no window knows. The newer message must then
     /// replace it there. Another node may store one unnoticed.
-    pub(super) fn may_hold_topic(&self, at: Ref) -> bool {
+    pub(super) fn may_hold_topic(&self, at: SlabKey) -> bool {
         let link = self.sessions.live(at).link;
         link.holds() || (self.in_cluster() && link.minimum() > Urgency::VeryLow)
     }
 
     /// Holds what waits in the window and is below the minimum: its directs go to storage, and then all of it leaves
     /// the window together.
-    pub(super) fn hold_window(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let minimum = self.minimum(turn.now.mono, at);
-        // Nothing waits, or nothing is held. A blocked socket still gives back frames, in parts: what is held must leave
-        // together, so it waits until the socket takes bytes again.
+    pub(super) fn hold_window(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
+        let minimum = self.minimum(cx.now.mono, at);
+        // Nothing waits, or nothing is held. A blocked socket still gives back frames, in parts: what is held must
+        // leave together, so it waits until the socket takes bytes again.
         if minimum > Urgency::VeryLow
             && !self.sessions.live(at).link.is_blocked()
             && let Some(active) = self.active_mut(at)
             && active.window.hold(minimum)
         {
-            self.spill_unacked_for(turn, at, self.config.spill_after);
+            self.spill_unacked_for(cx, at, self.config.spill_after);
             self.leave_held(at);
         }
     }
 
     /// Takes what is held out of the window once storage has all of it.
-    pub(super) fn leave_held(&mut self, at: Ref) {
+    pub(super) fn leave_held(&mut self, at: SlabKey) {
         let index = self.sessions.live(at).active;
         let Some(active) = self.active_of(index) else { return };
         let stamps = active.window.held_rows();
@@ -145,14 +145,14 @@ impl ShardMachine {
         self.stats.messages_held += stamps.len() as u64;
         stamps.into_iter().for_each(|stamp| _ = self.remove_entry(index, stamp));
         self.sessions.live_mut(at).link.hold(true);
-        self.actives.live_mut(index).drain.hold_again();
+        self.active_sessions.live_mut(index).drain.hold_again();
     }
 
     /// Sends what was held and is no longer below the minimum: first what is still in the window, then what storage
     /// has.
-    fn release(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    fn release(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
         let (minimum, holds) =
-            (self.minimum(turn.now.mono, at), self.sessions.live(at).link.holds() || self.in_cluster());
+            (self.minimum(cx.now.mono, at), self.sessions.live(at).link.holds() || self.in_cluster());
         if let Some(active) = self.active_mut(at) {
             active.window.release(minimum);
         }
@@ -160,17 +160,17 @@ impl ShardMachine {
             self.stats.releases += 1;
             self.activate(at).drain.restart();
         }
-        self.continue_drain(turn, at);
+        self.continue_drain(cx, at);
     }
 
     /// Notes traffic of the user agent: its radio is awake, so held messages may go out for a while
     /// (`delivery.release_on_activity`).
-    pub(super) fn heard_from(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    pub(super) fn heard_from(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
         let (span, link) = (self.config.release_on_activity, self.sessions.live(at).link);
-        if span == Span(0) || link.minimum() == Urgency::VeryLow {
+        if span == TimeSpan(0) || link.minimum() == Urgency::VeryLow {
             return;
         }
-        let now = turn.now.mono;
+        let now = cx.now.mono;
         let until = now.after(span);
         let active = self.activate(at);
         // The end of the last time may have come unheard.
@@ -180,18 +180,18 @@ impl ShardMachine {
         let unread = link.holds() && (slept || active.drain.clear());
         self.arm_active_at(at, until);
         if unread || due {
-            self.release(turn, at);
+            self.release(cx, at);
         }
     }
 
     /// Ends the time in which held messages may go out.
-    pub(super) fn fall_asleep(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let now = turn.now.mono;
+    pub(super) fn fall_asleep(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
+        let now = cx.now.mono;
         if let Some(active) = self.active_mut(at)
             && active.awake.is_some_and(|until| until <= now)
         {
             active.awake = None;
-            self.hold_window(turn, at);
+            self.hold_window(cx, at);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Users of this shard by their UAID: the index names sessions and greetings, which have the UAIDs.
+//! Users of this shard by their UAID: the index names sessions and pending hellos, which have the UAIDs.
 
 use crate::ids::Uaid;
 
 use super::components::user_index::Resident;
 use super::composer::ShardMachine;
-use super::slab::Ref;
+use super::slab::SlabKey;
 
 impl ShardMachine {
     /// Returns the present session at an index that a table of this machine names.
-    pub(super) fn session_ref(&self, index: u32) -> Ref {
+    pub(super) fn session_ref(&self, index: u32) -> SlabKey {
         // Invariant: conns and users name sessions only while they exist; `end_session` removes all three together.
         self.sessions.at(index).map(|(at, _)| at).expect("tables name live sessions")
     }
@@ -20,17 +20,17 @@ impl ShardMachine {
     }
 
     /// Returns the identified session of a user.
-    pub(super) fn session_of(&self, uaid: Uaid) -> Option<Ref> {
+    pub(super) fn session_of(&self, uaid: Uaid) -> Option<SlabKey> {
         match self.resident(uaid) {
             Some(Resident::Session(index)) => Some(self.session_ref(index)),
-            Some(Resident::Greeting(_)) | None => None,
+            Some(Resident::Hello(_)) | None => None,
         }
     }
 
     fn uaid_of(&self, resident: Resident) -> Option<Uaid> {
         match resident {
             Resident::Session(index) => self.sessions.at(index).map(|(_, session)| session.uaid),
-            Resident::Greeting(index) => self.greetings.uaid_at(index),
+            Resident::Hello(index) => self.pending_hellos.uaid_at(index),
         }
     }
 

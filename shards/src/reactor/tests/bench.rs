@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use glommio::LocalExecutorBuilder;
 
 use crate::mailbox::{Mailbox, mesh};
-use crate::ports::{Alone, Listening, Port};
-use crate::reactor::{CallerRules, ControlLane, Parts, PlaneLimits, Reactor};
+use crate::ports::{Listening, NoPeers, Port};
+use crate::process_clock::ProcessClock;
+use crate::reactor::{CallerRules, ControlQueue, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
-use crate::wall::Wall;
 use machine::limits::BACKLOG_DEFAULT;
 
 use super::script::{LineEdge, Log, Nothing, Script};
@@ -78,12 +78,12 @@ impl Bench {
         let [websocket, endpoint, websocket_tls, endpoint_tls, public, public_tls] = [0, 1, 2, 3, 4, 5].map(address);
         let mut all = Vec::new();
         for mailbox in mailboxes {
-            let control = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
+            let control = Arc::new(ControlQueue::new(Arc::clone(mailbox.waker())));
             let parts = Parts {
                 edge: LineEdge::default(),
                 machine: Script::default(),
                 store: Box::new(Nothing),
-                peers: Box::new(Alone),
+                peers: Box::new(NoPeers),
                 wake: Box::new(|_| ()),
                 ledger: Box::new(Nothing),
                 mailbox,
@@ -93,7 +93,7 @@ impl Bench {
                 callers: callers.clone(),
                 limits,
                 board: Arc::new(TestReactor::board()),
-                clock: Arc::new(Wall::start()),
+                clock: Arc::new(ProcessClock::start()),
             };
             all.push(TestReactor::new(parts).unwrap());
         }

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::reactor::PlaneLimits;
-use machine::time::Span;
+use machine::time::TimeSpan;
 
 use super::bench::{Bench, run};
 
 /// A shard that ends a blocked socket after this long.
-fn strict(blocked_timeout: Span) -> Bench {
+fn strict(blocked_timeout: TimeSpan) -> Bench {
     let mut limits = PlaneLimits::new(1_000);
     limits.blocked_timeout = blocked_timeout;
     Bench::new(1, limits)
@@ -17,14 +17,14 @@ fn strict(blocked_timeout: Span) -> Bench {
 #[test]
 fn a_socket_that_takes_no_bytes_is_ended_and_its_neighbour_is_not() {
     run(|| {
-        let mut bench = strict(Span::from_ms(200));
+        let mut bench = strict(TimeSpan::from_ms(200));
         let mut neighbour = bench.websocket();
         let mut lazy = bench.websocket();
         lazy.say(b"N 400\n");
         bench.until("told", |bench| bench.log(0).contains(&"gone NotReading".to_owned()));
         bench.until("closed", |bench| bench.shards[0].stats.closes == 1);
         assert_eq!((bench.shards[0].stats.stuck_closes, bench.shards[0].closes.close_not_reading), (1, 1));
-        assert_eq!(bench.shards[0].sides.used(), 0);
+        assert_eq!(bench.shards[0].buffer_pool.used(), 0);
         neighbour.say(b"E\n");
         bench.until("an answer", |_| neighbour.heard() == b"pong\n");
     });
@@ -34,7 +34,7 @@ fn a_socket_that_takes_no_bytes_is_ended_and_its_neighbour_is_not() {
 #[test]
 fn a_slow_reader_keeps_its_session() {
     run(|| {
-        let mut bench = strict(Span::from_secs(3));
+        let mut bench = strict(TimeSpan::from_secs(3));
         let mut client = bench.websocket();
         client.say(b"N 400\n");
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));

@@ -238,7 +238,7 @@ fn a_proxy_header_that_does_not_come_is_waited_for_as_a_handshake_is() {
         let callers = rules(limits(0), proxies(true, false));
         let mut bench = Bench::with_callers(1, &callers);
         bench.shards[0].limits =
-            PlaneLimits { handshake_timeout: machine::time::Span::from_ms(50), ..PlaneLimits::new(10) };
+            PlaneLimits { handshake_timeout: machine::time::TimeSpan::from_ms(50), ..PlaneLimits::new(10) };
         let mut silent = saying(bench.websocket, b"PROXY 192.");
         is_closed(&mut bench, &mut silent, b"");
         assert_eq!(bench.shards[0].stats.proxy_headers_refused, 1);

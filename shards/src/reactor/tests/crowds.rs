@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use crate::reactor::PlaneLimits;
 use machine::limits::ENDPOINT_RESERVE_MIN;
-use machine::time::Span;
+use machine::time::TimeSpan;
 
 use super::bench::{Bench, Client, run};
 
 fn small(connections_max: u32) -> Bench {
     let mut limits = PlaneLimits::new(connections_max);
     // Refused connections are not forgotten for the length of the test.
-    limits.goodbye_timeout = Span::from_secs(3_600);
+    limits.linger_timeout = TimeSpan::from_secs(3_600);
     Bench::new(1, limits)
 }
 

@@ -1,20 +1,21 @@
-//! Rule 4 of ring/RULES.md: last words reach the peer.
+//! Rule 4 of ring/RULES.md: the closing frame reaches the peer.
 
 use std::time::Duration;
 
 use crate::reactor::PlaneLimits;
-use machine::time::Span;
+use machine::time::TimeSpan;
 
 use super::bench::{Bench, Client, run};
 
 /// A shard whose goodbyes may take as long as the host lets them.
 fn patient() -> Bench {
     let mut limits = PlaneLimits::new(1_000);
-    limits.goodbye_timeout = Span::from_secs(3600);
+    limits.linger_timeout = TimeSpan::from_secs(3600);
     Bench::new(1, limits)
 }
 
-/// The peer has sent much that is not read; the goodbye still reaches it, and then the end of the stream, not a reset.
+/// The peer has sent much that is not read; the lingering close still reaches it, and then the end of the stream, not a
+/// reset.
 #[test]
 fn rule_4_a_goodbye_with_unread_input_is_heard() {
     run(|| {
@@ -44,7 +45,7 @@ fn rule_4_a_goodbye_with_unread_input_is_heard() {
 fn rule_4_a_goodbye_ends_after_its_time() {
     run(|| {
         let mut limits = PlaneLimits::new(10);
-        limits.goodbye_timeout = Span::from_ms(100);
+        limits.linger_timeout = TimeSpan::from_ms(100);
         let mut bench = Bench::new(1, limits);
         let mut client = bench.websocket();
         client.say(b"X\n");
@@ -58,7 +59,7 @@ fn rule_4_a_goodbye_ends_after_its_time() {
 fn rule_4_a_goodbye_ends_after_so_many_bytes() {
     run(|| {
         let mut limits = PlaneLimits::new(10);
-        limits.goodbye_timeout = Span::from_secs(3600);
+        limits.linger_timeout = TimeSpan::from_secs(3600);
         let mut bench = Bench::new(1, limits);
         let mut client = bench.websocket();
         client.say(b"X\n");
@@ -75,7 +76,7 @@ fn rule_4_a_goodbye_ends_after_so_many_bytes() {
 fn rule_4_a_goodbye_to_a_blocked_peer_ends_too() {
     run(|| {
         let mut limits = PlaneLimits::new(10);
-        limits.goodbye_timeout = Span::from_ms(200);
+        limits.linger_timeout = TimeSpan::from_ms(200);
         let mut bench = Bench::new(1, limits);
         let mut client = bench.websocket();
         client.say(b"N 400\n");
@@ -83,7 +84,7 @@ fn rule_4_a_goodbye_to_a_blocked_peer_ends_too() {
         let conn = bench.shards[0].machine.opened[0];
         bench.shards[0].machine.orders.push(machine::Effect::Close(conn, machine::CloseReason::Reset));
         bench.until("closed", |bench| bench.shards[0].stats.closes == 1);
-        assert_eq!(bench.shards[0].sides.used(), 0);
+        assert_eq!(bench.shards[0].buffer_pool.used(), 0);
     });
 }
 
@@ -103,7 +104,7 @@ fn rule_4_a_goodbye_waits_behind_the_tail() {
             client.end.is_some()
         });
         assert_eq!(client.end, Some(Ok(())));
-        assert!(client.heard().ends_with(b"x\nbye Reset\n"), "the tail of a whole note, then the goodbye");
+        assert!(client.heard().ends_with(b"x\nbye Reset\n"), "the tail of a whole note, then the lingering close");
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ports::Port;
 use crate::reactor::PlaneLimits;
 use machine::Effect;
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
 use super::bench::{Bench, Client, run};
 
@@ -53,7 +53,7 @@ fn a_shard_that_slept_was_not_late() {
         // The host may make it late between two turns, but not every time.
         let was_late = |bench: &mut Bench| {
             bench.shards[0].machine.heard.clear();
-            bench.shards[0].hearing.slept();
+            bench.shards[0].input_horizon.slept();
             std::thread::sleep(Duration::from_millis(300));
             bench.settle();
             time_out(bench);
@@ -87,7 +87,7 @@ fn a_shard_is_told_when_its_clock_is_stopped_and_when_it_goes_on() {
 #[test]
 fn a_request_that_came_in_time_is_not_ended_by_a_late_shard() {
     run(|| {
-        let limits = PlaneLimits { request_timeout: Span::from_ms(200), ..PlaneLimits::new(10) };
+        let limits = PlaneLimits { request_timeout: TimeSpan::from_ms(200), ..PlaneLimits::new(10) };
         let mut bench = Bench::new(1, limits);
         let mut client = Client::connect(bench.endpoint);
         client.say(b"E ");

@@ -2,7 +2,7 @@
 
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
-use crate::ring::{Departure, Plane, PlaneConfig};
+use crate::ring::{Plane, PlaneConfig, SocketMove};
 use machine::ids::{Claim, ShardId, Uaid};
 use machine::{Arrival, Carried, Hello, Mail};
 
@@ -57,7 +57,7 @@ fn a_tail_is_sent_before_the_move() {
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
         let conn = bench.shards[0].machine.opened[0];
         let claim = Claim::new(ShardId(0), 77);
-        bench.shards[0].depart(conn, Departure::Claimed { to: ShardId(1), claim, hello: hello() });
+        bench.shards[0].depart(conn, SocketMove::Claimed { to: ShardId(1), claim, hello: hello() });
         for _ in 0..100 {
             bench.turn();
         }
@@ -98,7 +98,7 @@ fn move_with_poll(early: bool) {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         let claim = Claim::new(ShardId(0), 77);
-        let departure = Departure::Claimed { to: ShardId(1), claim, hello: hello() };
+        let departure = SocketMove::Claimed { to: ShardId(1), claim, hello: hello() };
         bench.shards[0].depart(conn, departure);
         bench.until("moved", |bench| bench.shards[1].stats.sockets_received == 1);
         if !early {
@@ -196,7 +196,7 @@ fn the_mail_comes_before_the_descriptor() {
         let mail = Mail::Arrive(Box::new(Arrival { claim, hello: hello(), bytes: Carried(b"P\n".as_slice().into()) }));
         bench.shards[0].post(ShardId(1), mail);
         bench.until("mail", |bench| bench.log(1) == ["arrival mail"]);
-        let target = bench.shards[0].mailbox.roomy_ring_of(ShardId(1)).unwrap();
+        let target = bench.shards[0].mailbox.target_ring_of(ShardId(1)).unwrap();
         bench.shards[0].plane.move_claimed(conn, (true, false), target, claim, false);
         bench.until("paired", |_| client.heard() == b"pong\nat once\n");
         assert_eq!(bench.log(1)[..2], ["arrival mail", "arrived"]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::reactor::{Control, PlaneLimits};
+use crate::reactor::{ControlMessage, PlaneLimits};
 
 use super::script::LineEdge;
 use super::threads::{PATIENCE, Peer, serve};
@@ -39,12 +39,12 @@ fn a_warm_shard_hears_all_its_rings_controls_and_other_shards_and_cools_down() {
         // A ring that is not the hub.
         let last = peers.last_mut().unwrap();
         assert_eq!(last.ask("E\n"), "pong\n");
-        // The waker, as lanes of the island and of storage use it.
+        // The waker, as lanes of the control plane and of storage use it.
         let telling = Arc::clone(&told);
         let tell = move |_: &mut LineEdge| {
             telling.fetch_add(1, Ordering::Relaxed);
         };
-        server.shards.control(Control::Edge(Arc::new(tell)));
+        server.shards.control(ControlMessage::Edge(Arc::new(tell)));
         while told.load(Ordering::Relaxed) < 2 * round {
             assert!(begun.elapsed() < 2 * PATIENCE, "a control was lost");
             std::thread::sleep(Duration::from_micros(200));

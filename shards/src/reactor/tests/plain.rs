@@ -1,7 +1,7 @@
 //! Requests, answers, partial and pipelined input, timeouts, many connections.
 
 use crate::reactor::PlaneLimits;
-use machine::time::Span;
+use machine::time::TimeSpan;
 
 use super::bench::{Bench, Client, run};
 
@@ -18,7 +18,7 @@ fn a_request_in_pieces_is_answered_once() {
         client.say(b"\nP\n");
         bench.until("the rest", |_| client.heard() == b"101\npong\npong\npong\nat once\n");
         bench.settle();
-        assert_eq!(bench.shards[0].sides.used(), 0, "an idle connection has no side entry");
+        assert_eq!(bench.shards[0].buffer_pool.used(), 0, "an idle connection has no side entry");
     });
 }
 
@@ -58,8 +58,8 @@ fn slow_and_idle_http_connections_end() {
     run(|| {
         let mut limits = PlaneLimits::new(100);
         // Far apart, and long for a client that its host keeps waiting.
-        limits.request_timeout = Span::from_secs(2);
-        limits.keep_alive_timeout = Span::from_secs(8);
+        limits.request_timeout = TimeSpan::from_secs(2);
+        limits.keep_alive_timeout = TimeSpan::from_secs(8);
         let mut bench = Bench::new(1, limits);
         let mut never_upgraded = Client::connect(bench.websocket);
         let mut half = Client::connect(bench.endpoint);
@@ -80,7 +80,7 @@ fn slow_and_idle_http_connections_end() {
 #[test]
 fn connection_whose_requests_the_edge_answers_itself_is_not_idle() {
     run(|| {
-        let limits = PlaneLimits { keep_alive_timeout: Span::from_secs(2), ..PlaneLimits::new(100) };
+        let limits = PlaneLimits { keep_alive_timeout: TimeSpan::from_secs(2), ..PlaneLimits::new(100) };
         let mut bench = Bench::new(1, limits);
         let [mut used, mut idle] = [(); 2].map(|()| Client::connect(bench.endpoint));
         used.say(b"P\n");
@@ -126,7 +126,7 @@ fn ten_thousand_connections_over_several_rings() {
         assert!(shard.stats.accept_ring_changes >= 3);
         let used = (0..shard.plane.rings()).filter(|ring| shard.conns.occupied(*ring) > 0).count();
         assert!(used >= 4, "{used} rings are in use");
-        assert_eq!(shard.sides.used(), 0);
+        assert_eq!(shard.buffer_pool.used(), 0);
         let per_connection = shard.conns.heap_bytes() / COUNT;
         assert!(per_connection <= 40, "{per_connection} bytes of slab per connection");
     });

@@ -70,7 +70,7 @@ fn bytes_of_a_request_are_charged_to_its_role() {
         let mut client = Client::connect(bench.public);
         ask(&mut bench, &mut client, "P\nhalf a li", "at once\n");
         bench.settle();
-        let unfinished = bench.shards[0].sides.unfinished();
+        let unfinished = bench.shards[0].buffer_pool.unfinished();
         assert_eq!(unfinished.of(Port::WebSocket).used(), 0);
         assert!(unfinished.of(Port::Endpoint).used() >= 9);
     });

@@ -103,8 +103,8 @@ fn rule_6_a_blocked_socket_holds_one_tail() {
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
         bench.settle();
         let conn = bench.shards[0].machine.opened[0];
-        let side = bench.shards[0].conns.get(conn).unwrap().side;
-        let held = bench.shards[0].sides.get(side).unwrap().out.len();
+        let buffers = bench.shards[0].conns.get(conn).unwrap().buffers;
+        let held = bench.shards[0].buffer_pool.get(buffers).unwrap().out.len();
         assert!(held <= NOTE_BYTES + 20, "a blocked socket holds {held} bytes");
         let log = bench.log(0);
         let blocked = log.iter().position(|line| line == "blocked").unwrap();

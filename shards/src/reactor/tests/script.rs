@@ -1,9 +1,9 @@
 //! The scripted machine and the edge of the tests.
 //!
 //! A line is an order: a letter and a number. `UP` upgrades a WebSocket; `E` is answered `pong`; `H` is held
-//! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a goodbye; `M n`
-//! moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one. An upgrade may name its caller, as
-//! `UP 192.0.2.1` does. A PROXY header is a line too: `PROXY 192.0.2.1`.
+//! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a lingering close;
+//! `M n` moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one. An upgrade may name its caller,
+//! as `UP 192.0.2.1` does. A PROXY header is a line too: `PROXY 192.0.2.1`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, ProxyHeader, Refused, St
 use crate::reactor::Machine;
 use machine::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
 use machine::message::{Message, Urgency};
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::stats::{Board, Meaning};
 use machine::time::{Instant, Now, UnixSeconds};
 use machine::{
@@ -331,7 +331,7 @@ impl Machine for Script {
             }
             Input::Timeout => effects.extend(self.orders.drain(..)),
             Input::Drain { .. } => effects.push_back(Effect::Drained),
-            Input::Heard { until, late } => self.heard.push((until, late, self.log.lock().unwrap().len())),
+            Input::HorizonAdvanced { until, late } => self.heard.push((until, late, self.log.lock().unwrap().len())),
             Input::ClockStopped(stopped) => self.log.lock().unwrap().push(format!("clock stopped: {stopped}")),
             Input::Mail(_) | Input::Stored { .. } | Input::Peer { .. } | Input::Broadcasts(_) => {}
         }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::reactor::PlaneLimits;
-use crate::ring::{Departure, Outbox};
+use crate::ring::{PendingOutput, SocketMove};
 use crate::tls::Tls as _;
 use machine::ids::{Claim, EmissionId, ShardId, Uaid};
 use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_TURN};
-use machine::time::Span;
+use machine::time::TimeSpan;
 use machine::{CloseReason, Hello};
 
 use super::bench::{Bench, Client, run};
@@ -71,7 +71,7 @@ fn ciphertext_behind_a_command_waits() {
         bench.until("answers", |_| client.heard() == b"pong\npong\nat once\n");
         client.socket.say(&half[3..]);
         bench.until("the last", |_| client.heard().ends_with(b"at once\npong\n"));
-        assert_eq!(bench.shards[0].sides.used(), 0);
+        assert_eq!(bench.shards[0].buffer_pool.used(), 0);
     });
 }
 
@@ -85,7 +85,7 @@ fn a_record_longer_than_a_span_is_opened_when_it_is_whole() {
         line.push(b'\n');
         client.say(&line);
         bench.until("an answer", |_| client.heard() == b"pong\n");
-        assert_eq!((bench.shards[0].sides.used(), bench.shards[0].sides.unfinished().used()), (0, 0));
+        assert_eq!((bench.shards[0].buffer_pool.used(), bench.shards[0].buffer_pool.unfinished().used()), (0, 0));
     });
 }
 
@@ -204,7 +204,7 @@ fn a_blocked_session_moves_when_its_tail_is_out() {
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
         let conn = bench.shards[0].machine.opened[0];
         let hello = Box::new(Hello::new(None, Uaid([0; 16])));
-        let departure = Departure::Claimed { to: ShardId(1), claim: Claim::new(ShardId(0), 77), hello };
+        let departure = SocketMove::Claimed { to: ShardId(1), claim: Claim::new(ShardId(0), 77), hello };
         bench.shards[0].depart(conn, departure);
         bench.until("moved", |_| client.heard().ends_with(b"x\npong\n"));
         assert_eq!(bench.shards[1].stats.sockets_received, 1);
@@ -218,11 +218,11 @@ fn a_socket_that_arrives_without_its_state_is_closed_in_silence() {
         let mut bench = Bench::new(2, PlaneLimits::new(100));
         let mut client = bench.tls_websocket();
         let conn = bench.shards[0].machine.opened[0];
-        let target = bench.shards[0].mailbox.roomy_ring_of(ShardId(1)).unwrap();
+        let target = bench.shards[0].mailbox.target_ring_of(ShardId(1)).unwrap();
         bench.shards[0].plane.move_claimed(conn, (true, false), target, Claim::new(ShardId(0), 5), true);
         bench.until("arrived", |bench| bench.log(1) == ["arrived"]);
         let there = bench.shards[1].machine.opened[0];
-        bench.shards[1].goodbye(there, machine::CloseReason::MoveFailed);
+        bench.shards[1].lingering_close(there, machine::CloseReason::MoveFailed);
         bench.until("the end", |_| client.heard() == b"" && client.socket.end.is_some());
         assert_eq!(client.last, Some(b'h'), "nothing came behind the handshake");
     });
@@ -247,7 +247,7 @@ fn a_connection_of_an_app_server_is_dealt_before_its_handshake() {
 fn a_handshake_that_takes_too_long_is_closed() {
     run(|| {
         let mut limits = PlaneLimits::new(100);
-        limits.handshake_timeout = Span::from_ms(200);
+        limits.handshake_timeout = TimeSpan::from_ms(200);
         let mut bench = Bench::new(1, limits);
         let mut silent = Client::connect(bench.websocket_tls);
         let mut half = Client::connect(bench.websocket_tls);
@@ -285,7 +285,7 @@ fn handshakes_beyond_the_bound_wait_and_the_oldest_makes_room() {
         bench.until("the last one is through", |bench| {
             let now = bench.shards[0].tls.handshakes();
             assert!(now <= TLS_HANDSHAKES_MAX && now <= before + TLS_STEPS_PER_TURN, "{before}, then {now}");
-            let kept = bench.shards[0].sides.used();
+            let kept = bench.shards[0].buffer_pool.used();
             assert!(kept <= 2 * TLS_STEPS_PER_TURN, "{kept} connections hold bytes: the others wait in their sockets");
             if !said && now == TLS_HANDSHAKES_MAX {
                 said = true;
@@ -332,7 +332,7 @@ fn the_end_of_a_handshake_has_the_reason_of_its_end() {
             client
         });
         let (conn, _) = *bench.shards[0].handshakes.begun.front().unwrap();
-        bench.shards[0].goodbye(conn, CloseReason::Overloaded);
+        bench.shards[0].lingering_close(conn, CloseReason::Overloaded);
         bench.until("one is closed", |_| {
             clients.iter_mut().for_each(|client| _ = client.heard());
             clients.iter().any(|client| client.end.is_some())
@@ -352,7 +352,7 @@ fn the_end_of_a_handshake_has_the_reason_of_its_end() {
 fn a_short_send_gives_back_exactly_the_records_that_were_not_begun() {
     const SLOT: u32 = 7;
     let sample = || {
-        let mut out = Outbox::default();
+        let mut out = PendingOutput::default();
         out.push_wire(b"A\x00\x00\x00");
         out.push(&[b'a'; 20_000]);
         for (id, byte) in [(1, b'b'), (2, b'c')] {
@@ -363,7 +363,7 @@ fn a_short_send_gives_back_exactly_the_records_that_were_not_begun() {
         out.end_with_close_notify();
         out
     };
-    let wire_of = |out: &mut Outbox, tls: &mut ToyTls| {
+    let wire_of = |out: &mut PendingOutput, tls: &mut ToyTls| {
         out.seal(tls, SLOT);
         out.wire_for_test().to_vec()
     };

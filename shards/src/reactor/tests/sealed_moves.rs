@@ -1,7 +1,7 @@
 //! Moves of TLS sessions at every step of what they receive and of what they send.
 
 use crate::reactor::PlaneLimits;
-use crate::ring::Departure;
+use crate::ring::SocketMove;
 use machine::Hello;
 use machine::ids::{Claim, ShardId, Uaid};
 
@@ -12,7 +12,7 @@ use super::toy_tls::ToyClient;
 fn depart(bench: &mut Bench) {
     let conn = *bench.shards[0].machine.opened.last().unwrap();
     let (claim, hello) = (Claim::new(ShardId(0), 77), Box::new(Hello::new(None, Uaid([0; 16]))));
-    bench.shards[0].depart(conn, Departure::Claimed { to: ShardId(1), claim, hello });
+    bench.shards[0].depart(conn, SocketMove::Claimed { to: ShardId(1), claim, hello });
 }
 
 fn leaves(bench: &mut Bench, client: ToyClient) {

@@ -5,16 +5,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::ports::{Alone, Listening, Port};
-use crate::reactor::{CallerRules, Control, PlaneLimits};
+use crate::ports::{Listening, NoPeers, Port};
+use crate::process_clock::ProcessClock;
+use crate::reactor::{CallerRules, ControlMessage, PlaneLimits};
 use crate::ring::{listen, local_address};
 use crate::thread::{ShardSetup, Shards, start_with};
-use crate::wall::Wall;
 use machine::MachineConfig;
 use machine::ids::ShardId;
 use machine::limits::BACKLOG_DEFAULT;
-use machine::place::Placement;
-use machine::time::Span;
+use machine::placement::Placement;
+use machine::time::TimeSpan;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 use super::toy_tls::ToyTls;
@@ -32,12 +32,12 @@ pub(super) struct Server {
 fn config(shard: u16, count: u16) -> MachineConfig {
     MachineConfig {
         window: 1,
-        spill_after: Span(0),
-        retry_after: Span(0),
-        hello_timeout: Span(0),
-        ping_interval: Span(0),
-        pong_timeout: Span(0),
-        ping_min_interval: Span(0),
+        spill_after: TimeSpan(0),
+        retry_after: TimeSpan(0),
+        hello_timeout: TimeSpan(0),
+        ping_interval: TimeSpan(0),
+        pong_timeout: TimeSpan(0),
+        ping_min_interval: TimeSpan(0),
         relay_members: 0,
         sessions_max: 1,
         ledger_bytes_max: 1,
@@ -57,14 +57,14 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
     let setup = |shard: u16| ShardSetup {
         machine: config(shard, count),
         core: Some(usize::from(shard) % 2),
-        clock: Arc::new(Wall::start()),
+        clock: Arc::new(ProcessClock::start()),
         limits,
         listeners: std::mem::take(&mut listeners),
         tls: Box::new(|| Box::new(ToyTls::default())),
         callers: CallerRules::default(),
         edge: Box::new(LineEdge::default),
         store: Box::new(|_| Box::new(Nothing)),
-        peers: Box::new(|_| Box::new(Alone)),
+        peers: Box::new(|_| Box::new(NoPeers)),
         ledger: Box::new(|| Box::new(Nothing)),
         wake: Box::new(|_| ()),
     };
@@ -219,7 +219,7 @@ fn controls_reach_every_shard_and_a_drain_stops_accepting() {
     let server = serve(2, PlaneLimits::new(100));
     let seen = Arc::new(Mutex::new(0));
     let count = Arc::clone(&seen);
-    server.shards.control(Control::Edge(Arc::new(move |_: &mut LineEdge| *count.lock().unwrap() += 1)));
+    server.shards.control(ControlMessage::Edge(Arc::new(move |_: &mut LineEdge| *count.lock().unwrap() += 1)));
     let begun = Instant::now();
     while *seen.lock().unwrap() < 2 {
         assert!(begun.elapsed() < PATIENCE, "a control was lost");
@@ -242,14 +242,14 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
     let setup = ShardSetup {
         machine: config(0, 1),
         core: Some(100_000),
-        clock: Arc::new(Wall::start()),
+        clock: Arc::new(ProcessClock::start()),
         limits: PlaneLimits::new(10),
         listeners: Vec::new(),
         tls: Box::new(|| Box::new(ToyTls::default())),
         callers: CallerRules::default(),
         edge: Box::new(LineEdge::default),
         store: Box::new(|_| Box::new(Nothing)),
-        peers: Box::new(|_| Box::new(Alone)),
+        peers: Box::new(|_| Box::new(NoPeers)),
         ledger: Box::new(|| Box::new(Nothing)),
         wake: Box::new(|_| ()),
     };

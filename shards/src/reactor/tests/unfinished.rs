@@ -2,8 +2,8 @@
 
 use crate::ports::Port;
 use crate::reactor::PlaneLimits;
-use crate::ring::Sides;
-use machine::time::Span;
+use crate::ring::ConnBufferPool;
+use machine::time::TimeSpan;
 
 use super::bench::{Bench, Client, run};
 
@@ -36,7 +36,7 @@ fn half(first: u8) -> Vec<u8> {
 
 impl Bench {
     fn held(&self, port: Port) -> usize {
-        self.shards[0].sides.unfinished().of(port).used()
+        self.shards[0].buffer_pool.unfinished().of(port).used()
     }
 
     /// Connections that have sent half a line each, as many as there is room for.
@@ -140,7 +140,7 @@ fn the_line_of_begun_requests_is_tidied() {
         let mut client = Client::connect(bench.endpoint);
         for _ in 0..3_000 {
             client.say(b"E");
-            bench.until("begun", |bench| bench.shards[0].sides.unfinished().used() > HALF);
+            bench.until("begun", |bench| bench.shards[0].buffer_pool.unfinished().used() > HALF);
             client.say(b"\n");
             bench.until("an answer", |_| client.heard() == b"pong\n");
             client.forget();
@@ -154,7 +154,7 @@ fn the_line_of_begun_requests_is_tidied() {
 fn a_websocket_that_does_not_finish_its_line_is_ended_and_an_idle_one_stays() {
     run(|| {
         let mut limits = PlaneLimits::new(1_000);
-        limits.request_timeout = Span::from_secs(2);
+        limits.request_timeout = TimeSpan::from_secs(2);
         let mut bench = Bench::new(1, limits);
         let mut idle = bench.websocket();
         let mut stuck = bench.websocket();
@@ -185,13 +185,13 @@ fn what_comes_behind_a_command_needs_room_too() {
 fn what_a_socket_brings_along_from_another_shard_needs_room_there() {
     run(|| {
         let mut bench = Bench::new(2, PlaneLimits::new(1_000));
-        bench.shards[1].sides = Sides::new(2 * (HALF - 1));
+        bench.shards[1].buffer_pool = ConnBufferPool::new(2 * (HALF - 1));
         let mut client = bench.websocket();
         client.say(&[b"M 1\n", &half(b'E')[..]].concat());
         bench.until("ended by the other", |_| client.heard() == b"bye Overloaded\n");
         assert_eq!(bench.shards[0].stats.sockets_sent, 1, "it left with what it had");
         assert_eq!((bench.shards[0].stats.input_refused, bench.shards[1].stats.input_refused), (0, 1));
-        assert!(bench.shards.iter().all(|shard| shard.sides.unfinished().used() == 0));
+        assert!(bench.shards.iter().all(|shard| shard.buffer_pool.unfinished().used() == 0));
         assert!(bench.log(1).contains(&"gone Overloaded".to_owned()));
     });
 }
@@ -205,11 +205,11 @@ fn memory_of_a_long_line_is_given_back() {
         let mut line = vec![b'.'; 18_000];
         line[0] = b'E';
         client.say(&line);
-        bench.until("it is kept aside", |bench| bench.shards[0].sides.unfinished().used() >= 18_000);
+        bench.until("it is kept aside", |bench| bench.shards[0].buffer_pool.unfinished().used() >= 18_000);
         client.say(b"\nE");
         bench.until("an answer", |_| client.heard() == b"pong\n");
         bench.settle();
-        let held = bench.shards[0].sides.unfinished().used();
+        let held = bench.shards[0].buffer_pool.unfinished().used();
         assert!(held <= 8 * 1_024, "{held} bytes are held");
     });
 }

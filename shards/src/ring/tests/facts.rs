@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_limits};
 use machine::limits::BACKLOG_DEFAULT;
-use machine::time::{Instant, Span};
+use machine::time::{Instant, TimeSpan};
 
 use super::Kit;
 
@@ -124,8 +124,8 @@ fn every_ring_and_the_timeout_wake_the_shard() {
         assert_eq!(accepted, ring);
         drop(client);
     }
-    kit.plane.wake_at(Instant(0), Instant(0).after(Span::from_secs(3600)));
-    kit.plane.wake_at(Instant(0), Instant(0).after(Span::from_ms(20)));
+    kit.plane.wake_at(Instant(0), Instant(0).after(TimeSpan::from_secs(3600)));
+    kit.plane.wake_at(Instant(0), Instant(0).after(TimeSpan::from_ms(20)));
     kit.plane.enter();
     while kit.plane.next().is_some() {}
     signals(&kit);

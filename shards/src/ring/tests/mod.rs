@@ -16,7 +16,7 @@ use crate::ports::Port;
 use machine::ids::ConnId;
 use machine::limits::BACKLOG_DEFAULT;
 
-use super::{Completion, Done, Plane, PlaneConfig, eventfd, listen, local_address};
+use super::{Completion, CompletionKey, Plane, PlaneConfig, eventfd, listen, local_address};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -74,7 +74,7 @@ impl Kit {
     }
 
     fn closed(&mut self, conn: ConnId) {
-        let done = Done { slot: conn.slot, generation: 0 };
+        let done = CompletionKey { slot: conn.slot, generation: 0 };
         self.until("close", |completion| match completion {
             Completion::Closed { done: closed, result: 0 } if closed == done => Some(()),
             _ => None,

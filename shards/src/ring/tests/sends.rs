@@ -3,13 +3,13 @@
 use std::io::Read;
 use std::time::Duration;
 
-use crate::ring::{Outbox, Sent};
+use crate::ring::{PendingOutput, Sent};
 use machine::ids::ConnId;
 
 use super::{Kit, PATIENCE};
 
-fn outbox(byte: u8, len: usize) -> Outbox {
-    let mut out = Outbox::default();
+fn output(byte: u8, len: usize) -> PendingOutput {
+    let mut out = PendingOutput::default();
     out.push(&vec![byte; len]);
     out
 }
@@ -20,7 +20,7 @@ fn fill(kit: &mut Kit, conn: ConnId) -> (usize, Sent) {
     let (mut taken, mut refusals) = (0, 0);
     loop {
         assert!(taken < 64 << 20, "no socket takes that much");
-        kit.plane.send(conn, outbox(b'a', 6_000));
+        kit.plane.send(conn, output(b'a', 6_000));
         kit.plane.enter();
         let sent = kit.plane.next_sent().expect("it is over when enter returns");
         assert!(kit.plane.next_sent().is_none());
@@ -45,16 +45,16 @@ fn rule_2_refused_sends_are_known_before_more_is_staged() {
     let mut kit = Kit::new(1, 8);
     let (mut client, conn) = kit.connect();
     let (taken, sent) = fill(&mut kit, conn);
-    assert!(sent.conn == conn && sent.outbox.len() == 6_000);
-    let mut outbox = sent.outbox;
-    outbox.clear();
-    outbox.push(&[b'X'; 6_000]);
+    assert!(sent.conn == conn && sent.output.len() == 6_000);
+    let mut output = sent.output;
+    output.clear();
+    output.push(&[b'X'; 6_000]);
     for _ in 0..3 {
-        kit.plane.send(conn, outbox);
+        kit.plane.send(conn, output);
         kit.plane.enter();
         let again = kit.plane.next_sent().expect("over");
         assert_eq!(again.refused, Some(-libc::EAGAIN));
-        outbox = again.outbox;
+        output = again.output;
     }
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut heard = vec![0; taken];
@@ -72,7 +72,7 @@ fn rule_2_every_outbox_of_a_submission_comes_back_with_its_result() {
     let (_, full) = (0, fill(&mut kit, peers[7].1));
     drop(full);
     for (_, conn) in &peers {
-        kit.plane.send(*conn, outbox(b'b', 100));
+        kit.plane.send(*conn, output(b'b', 100));
     }
     kit.plane.enter();
     let mut refused = Vec::new();
@@ -92,7 +92,7 @@ fn rule_2_a_full_submission_queue_is_submitted_in_between() {
     let mut kit = Kit::new(1, 256);
     let mut peers: Vec<_> = (0..150).map(|_| kit.connect()).collect();
     for (_, conn) in &peers {
-        kit.plane.send(*conn, outbox(b'c', 10));
+        kit.plane.send(*conn, output(b'c', 10));
     }
     kit.plane.enter();
     let back = std::iter::from_fn(|| kit.plane.next_sent()).filter(|sent| sent.refused.is_none()).count();

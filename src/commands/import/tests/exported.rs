@@ -2,7 +2,7 @@
 
 use machine::ids::Origin;
 use machine::message::Tries;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use proptest::prelude::*;
 use store::embedded::Embedded;
 use store::testing::database::open_alone;
@@ -70,7 +70,7 @@ fn round_trip(from: &mut dyn Transfer, to: &mut dyn Transfer) {
     let (first, exported) = export_all(from);
     assert_eq!((exported.users, exported.lines, exported.left.idle), (204, 206, 1));
     let summary = import_all(&first, NOW, to);
-    let Admitted { users_new, channels_added, rows_added, .. } = summary.admitted;
+    let ImportCounts { users_new, channels_added, rows_added, .. } = summary.admitted;
     assert_eq!((users_new, channels_added, rows_added), (204, exported.channels, exported.rows));
     assert_eq!((summary.expired, summary.unsubscribed, summary.bad), (0, 0, 0));
     let compared = compare(from, to, &|| NOW, &mut |_| {}).unwrap();
@@ -82,7 +82,10 @@ fn round_trip(from: &mut dyn Transfer, to: &mut dyn Transfer) {
     assert_eq!(again.rows, exported.rows);
     // An import of the same lines changes nothing.
     let repeated = import_all(&first, NOW, to).admitted;
-    assert_eq!(repeated, Admitted { users_unchanged: 204, rows_left_out: exported.rows, ..Admitted::default() });
+    assert_eq!(
+        repeated,
+        ImportCounts { users_unchanged: 204, rows_left_out: exported.rows, ..ImportCounts::default() }
+    );
     assert!(sorted(&export_all(to).0) == sorted(&first));
 }
 
@@ -196,7 +199,7 @@ fn bad_members_of_an_export_are_refused_and_not_shown() {
         let mut import = Import::new(&args(&[]), &mut say);
         import.now = NOW;
         import.all(text.as_bytes(), &mut *model.transfer()).unwrap();
-        assert_eq!((import.summary.bad, import.summary.admitted), (1, Admitted::default()), "{reason}");
+        assert_eq!((import.summary.bad, import.summary.admitted), (1, ImportCounts::default()), "{reason}");
         assert!(said[0].starts_with(&format!("line 1: {reason}")) && !said[0].contains("0101"), "{said:?}");
     }
 }
@@ -232,7 +235,7 @@ proptest! {
         key in any::<Option<[u8; 32]>>(),
         wake in proptest::option::of("\\PC{1,60}"),
         flags in (any::<bool>(), 0..4u8, 0..6u8),
-        minimum in (0..6u8).prop_map(machine::simple::Contact::minimum_of),
+        minimum in (0..6u8).prop_map(machine::simplepush::Contact::minimum_of),
         topic in proptest::option::of("[0-9A-Za-z_-]{1,32}"),
         payload in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
@@ -244,12 +247,12 @@ proptest! {
             ..channel(2, 9)
         };
         let mode = if simple == 0 { Mode::Simple } else { Mode::WebPush };
-        let wake = wake.and_then(|text| machine::simple::WakeData::new(&text));
+        let wake = wake.and_then(|text| machine::simplepush::WakeData::new(&text));
         let whole = WholeUser {
             user_clock: Clock(user_clock),
             low_water: Clock(low_water),
             may_have_messages: true,
-            contact: machine::simple::Contact { mode, wake, minimum: minimum.filter(|_| mode == Mode::WebPush) },
+            contact: machine::simplepush::Contact { mode, wake, minimum: minimum.filter(|_| mode == Mode::WebPush) },
             ..user(1, &[known])
         };
         let sent = Message {

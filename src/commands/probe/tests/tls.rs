@@ -12,10 +12,10 @@ use tokio_rustls::TlsAcceptor;
 use super::{Args, PATIENCE, Step, check, public};
 use crate::commands::doctor::checks::Verdict;
 use crate::config::{Config, Sources};
-use crate::island::tests::papers::Papers;
+use crate::control_plane::tests::certificates::TestCertificates;
 use crate::node;
 
-fn acceptor(papers: &Papers) -> TlsAcceptor {
+fn acceptor(papers: &TestCertificates) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(papers.cert()).unwrap().map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(papers.key()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -24,7 +24,7 @@ fn acceptor(papers: &Papers) -> TlsAcceptor {
 }
 
 /// Ends TLS in front of `behind`; a connection whose handshake fails is closed.
-fn front(listener: TcpListener, papers: &Papers, behind: SocketAddr) {
+fn front(listener: TcpListener, papers: &TestCertificates, behind: SocketAddr) {
     let acceptor = acceptor(papers);
     listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
@@ -50,7 +50,7 @@ async fn probe(ws: String, ca: Option<&Path>) -> Result<(), (Step, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_makes_the_whole_way_through_proxies_that_end_tls() {
-    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost"]));
+    let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost"]));
     let [sockets, posts] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [at_sockets, at_posts] = [&sockets, &posts].map(|listener| listener.local_addr().unwrap().port());
     let sets = [

@@ -1,7 +1,7 @@
 //! Endpoint URLs: a user agent, a channel and perhaps a key, sealed in a token (PROTOCOL.md 2.2).
 //!
-//! Versions 1 and 2 are Fernet tokens as the services before this one made them, version 3 is [`super::short`]. Every
-//! version is opened; `endpoint.tokens` says which is made.
+//! Versions 1 and 2 are Fernet tokens as the services before this one made them, version 3 is [`super::token_v3`].
+//! Every version is opened; `endpoint.tokens` says which is made.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use ring::hkdf::Prk;
 
 use super::entropy::Pool;
 use super::key;
-use super::short::{self, LOCK_BYTES, Sealed};
+use super::token_v3::{self, LOCK_BYTES, Sealed};
 
 /// Target of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,36 +24,36 @@ pub struct Subscription {
 
 /// Contents of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct EndpointToken {
     pub uaid: Uaid,
     pub chid: Chid,
-    pub lock: Option<Lock>,
+    pub lock: Option<KeyLock>,
     /// Version of the URLs that the token belongs under.
     pub version: u8,
 }
 
 /// The key that an endpoint is locked to, as far as its token says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub enum KeyLock {
     /// Version 2: the whole digest.
     Digest(KeyDigest),
     /// Version 3: its first bytes.
     Prefix([u8; LOCK_BYTES]),
 }
 
-impl Lock {
+impl KeyLock {
     /// Returns true if this is the key, in a time that does not depend on where it differs.
     pub fn fits(&self, shown: &KeyDigest) -> bool {
         match self {
-            Lock::Digest(digest) => key::equal(&digest.0, &shown.0),
-            Lock::Prefix(prefix) => shown.0.first_chunk().is_some_and(|start| key::equal(prefix, start)),
+            KeyLock::Digest(digest) => key::equal(&digest.0, &shown.0),
+            KeyLock::Prefix(prefix) => shown.0.first_chunk().is_some_and(|start| key::equal(prefix, start)),
         }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
         match self {
-            Lock::Digest(digest) => &digest.0,
-            Lock::Prefix(prefix) => prefix,
+            KeyLock::Digest(digest) => &digest.0,
+            KeyLock::Prefix(prefix) => prefix,
         }
     }
 }
@@ -133,14 +133,14 @@ impl Tokens {
 
     /// Opens the token of a URL of this version; `None` unless one of these keys sealed it. Versions 1 and 2 are not
     /// told apart here: a token says itself which of them it is.
-    pub fn open(&self, version: u8, token: &str) -> Option<Opened> {
+    pub fn open(&self, version: u8, token: &str) -> Option<EndpointToken> {
         let mut keys = std::iter::once(&self.seal).chain(&self.others);
         match version {
             1 | 2 if token.len() <= FERNET_CHARS_MAX => keys.find_map(|keys| open_fernet(&keys.fernet, token)),
             3 => {
                 let sealed = Sealed::read(token)?;
                 let (uaid, chid, lock) = keys.find_map(|keys| sealed.open(&keys.short))?;
-                Some(Opened { uaid: Uaid(uaid), chid: Chid(chid), lock: lock.map(Lock::Prefix), version })
+                Some(EndpointToken { uaid: Uaid(uaid), chid: Chid(chid), lock: lock.map(KeyLock::Prefix), version })
             }
             _ => None,
         }
@@ -168,7 +168,7 @@ impl Tokens {
         let Subscription { uaid, chid, key } = subscription;
         let lock = key.as_ref().and_then(|key| key.0.first_chunk()).copied();
         out.extend_from_slice(b"v3/");
-        short::seal(&self.seal.short, &self.pool.draw()?, &(uaid.0, chid.0, lock), out)
+        token_v3::seal(&self.seal.short, &self.pool.draw()?, &(uaid.0, chid.0, lock), out)
     }
 
     fn seal_fernet(&self, subscription: &Subscription, out: &mut Vec<u8>) {
@@ -195,15 +195,15 @@ impl Tokens {
     }
 }
 
-fn open_fernet(key: &Fernet, token: &str) -> Option<Opened> {
+fn open_fernet(key: &Fernet, token: &str) -> Option<EndpointToken> {
     let plain = key.decrypt(token).ok()?;
     let (uaid, rest) = plain.split_first_chunk::<16>()?;
     let (chid, rest) = rest.split_first_chunk::<16>()?;
     let (lock, version) = match rest.len() {
         0 => (None, 1),
-        _ => (Some(Lock::Digest(KeyDigest(rest.try_into().ok()?))), 2),
+        _ => (Some(KeyLock::Digest(KeyDigest(rest.try_into().ok()?))), 2),
     };
-    Some(Opened { uaid: Uaid(*uaid), chid: Chid(*chid), lock, version })
+    Some(EndpointToken { uaid: Uaid(*uaid), chid: Chid(*chid), lock, version })
 }
 
 /// Version and token of what follows `/wpush/`: `token` alone is of version 1, else `v1/token`, `v2/token`, `v3/token`.

@@ -8,7 +8,7 @@ use crate::wire::text::{push_json, push_u64};
 /// Reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Fault {
+pub enum ApiError {
     /// Bytes that are not an HTTP request that the server reads.
     BadRequest,
     /// A head beyond its bounds.
@@ -111,58 +111,58 @@ pub struct Row {
     pub message: &'static str,
 }
 
-impl Fault {
+impl ApiError {
     pub fn row(self) -> Row {
         let (status, errno, message) = match self {
-            Fault::BadRequest => (400, None, "Malformed request"),
-            Fault::HeadTooLarge => (431, None, "Request head too large"),
-            Fault::NotFound => (404, None, "Not found"),
-            Fault::MethodNotAllowed => (405, None, "Method not allowed"),
-            Fault::UpgradeRequired => (426, None, "This is a WebSocket endpoint"),
-            Fault::BadUpgrade => (400, None, "Malformed WebSocket upgrade"),
-            Fault::RequestTimeout => (408, None, "Request took too long"),
-            Fault::BadToken => (404, Some(102), "Invalid endpoint"),
-            Fault::BadMessageId => (400, None, "Invalid message id"),
-            Fault::BadReceipt => (404, None, "Invalid receipt"),
-            Fault::ReceiptForgotten => (404, None, "What became of this message is not known any more"),
-            Fault::VapidScheme => (401, Some(109), "Unknown auth scheme"),
-            Fault::VapidNoToken => (401, Some(109), "Missing VAPID token"),
-            Fault::VapidNoKey => (401, Some(109), "Missing VAPID public key"),
-            Fault::VapidBadKey => (401, Some(109), "Invalid VAPID public key"),
-            Fault::VapidBadToken => (401, Some(109), "Invalid VAPID token"),
-            Fault::VapidAlgorithm => (401, Some(109), "VAPID token must be signed with ES256"),
-            Fault::VapidSignature => (401, Some(109), "Invalid VAPID signature"),
-            Fault::VapidExpiry => (401, Some(109), "VAPID claim exp must be an integer number of seconds"),
-            Fault::VapidExpired => (401, Some(109), "VAPID token has expired"),
-            Fault::VapidTooLong => (401, Some(109), "VAPID expiration is too long, at most 24 hours are allowed"),
-            Fault::VapidAudience => (401, Some(109), "VAPID claim aud must be the origin of the endpoint"),
-            Fault::VapidKeyMismatch => (401, Some(109), "VAPID public key mismatch"),
-            Fault::SenderNotAllowed => (401, Some(109), "This server takes no messages of this VAPID key"),
-            Fault::AccessToken => {
+            ApiError::BadRequest => (400, None, "Malformed request"),
+            ApiError::HeadTooLarge => (431, None, "Request head too large"),
+            ApiError::NotFound => (404, None, "Not found"),
+            ApiError::MethodNotAllowed => (405, None, "Method not allowed"),
+            ApiError::UpgradeRequired => (426, None, "This is a WebSocket endpoint"),
+            ApiError::BadUpgrade => (400, None, "Malformed WebSocket upgrade"),
+            ApiError::RequestTimeout => (408, None, "Request took too long"),
+            ApiError::BadToken => (404, Some(102), "Invalid endpoint"),
+            ApiError::BadMessageId => (400, None, "Invalid message id"),
+            ApiError::BadReceipt => (404, None, "Invalid receipt"),
+            ApiError::ReceiptForgotten => (404, None, "What became of this message is not known any more"),
+            ApiError::VapidScheme => (401, Some(109), "Unknown auth scheme"),
+            ApiError::VapidNoToken => (401, Some(109), "Missing VAPID token"),
+            ApiError::VapidNoKey => (401, Some(109), "Missing VAPID public key"),
+            ApiError::VapidBadKey => (401, Some(109), "Invalid VAPID public key"),
+            ApiError::VapidBadToken => (401, Some(109), "Invalid VAPID token"),
+            ApiError::VapidAlgorithm => (401, Some(109), "VAPID token must be signed with ES256"),
+            ApiError::VapidSignature => (401, Some(109), "Invalid VAPID signature"),
+            ApiError::VapidExpiry => (401, Some(109), "VAPID claim exp must be an integer number of seconds"),
+            ApiError::VapidExpired => (401, Some(109), "VAPID token has expired"),
+            ApiError::VapidTooLong => (401, Some(109), "VAPID expiration is too long, at most 24 hours are allowed"),
+            ApiError::VapidAudience => (401, Some(109), "VAPID claim aud must be the origin of the endpoint"),
+            ApiError::VapidKeyMismatch => (401, Some(109), "VAPID public key mismatch"),
+            ApiError::SenderNotAllowed => (401, Some(109), "This server takes no messages of this VAPID key"),
+            ApiError::AccessToken => {
                 (401, None, "This server needs a token: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN")
             }
-            Fault::VapidRequired => (401, Some(109), "This endpoint requires VAPID authorization"),
-            Fault::VapidCryptoKey => (400, Some(110), "Missing or invalid p256ecdsa in Crypto-Key"),
-            Fault::NodeKey => (401, None, "Unknown node key"),
-            Fault::NoSubscription => (410, Some(106), "No such subscription"),
-            Fault::NoUser => (410, Some(103), "No such user"),
-            Fault::OtherMode => (400, Some(108), "Wrong endpoint for this user"),
-            Fault::BadUpdate => (400, None, "Version must be an integer"),
-            Fault::TooLarge => (413, Some(104), "Payload too large"),
-            Fault::TtlMissing => (400, Some(111), "Missing or invalid TTL header"),
-            Fault::Encryption => (400, Some(110), "Invalid encryption headers"),
-            Fault::TtlNegative => (400, Some(114), "TTL must not be negative"),
-            Fault::Topic => (400, Some(113), "Invalid Topic header"),
-            Fault::Urgency => (400, None, "Invalid Urgency header"),
-            Fault::BadNodeBody => (400, None, "Malformed notification"),
-            Fault::TooManyToEndpoint => (429, Some(203), "Too many messages to this subscription"),
-            Fault::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
-            Fault::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
-            Fault::Unavailable => (503, Some(201), "Service unavailable, retry later"),
-            Fault::NoSession => (404, None, "Client not available"),
-            Fault::SessionBusy => (503, None, "Client takes nothing now"),
-            Fault::Stopping => (503, None, "This node is about to stop, connect again"),
-            Fault::NotWelcome => (503, None, "This node has enough connections, connect again"),
+            ApiError::VapidRequired => (401, Some(109), "This endpoint requires VAPID authorization"),
+            ApiError::VapidCryptoKey => (400, Some(110), "Missing or invalid p256ecdsa in Crypto-Key"),
+            ApiError::NodeKey => (401, None, "Unknown node key"),
+            ApiError::NoSubscription => (410, Some(106), "No such subscription"),
+            ApiError::NoUser => (410, Some(103), "No such user"),
+            ApiError::OtherMode => (400, Some(108), "Wrong endpoint for this user"),
+            ApiError::BadUpdate => (400, None, "Version must be an integer"),
+            ApiError::TooLarge => (413, Some(104), "Payload too large"),
+            ApiError::TtlMissing => (400, Some(111), "Missing or invalid TTL header"),
+            ApiError::Encryption => (400, Some(110), "Invalid encryption headers"),
+            ApiError::TtlNegative => (400, Some(114), "TTL must not be negative"),
+            ApiError::Topic => (400, Some(113), "Invalid Topic header"),
+            ApiError::Urgency => (400, None, "Invalid Urgency header"),
+            ApiError::BadNodeBody => (400, None, "Malformed notification"),
+            ApiError::TooManyToEndpoint => (429, Some(203), "Too many messages to this subscription"),
+            ApiError::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
+            ApiError::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
+            ApiError::Unavailable => (503, Some(201), "Service unavailable, retry later"),
+            ApiError::NoSession => (404, None, "Client not available"),
+            ApiError::SessionBusy => (503, None, "Client takes nothing now"),
+            ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
+            ApiError::NotWelcome => (503, None, "This node has enough connections, connect again"),
         };
         Row { status, errno, message }
     }
@@ -173,8 +173,8 @@ impl Fault {
     }
 
     /// Reads the form that the machine carried; an unknown number reads as a bad request.
-    pub fn of(refusal: Refusal) -> Fault {
-        CARRIED.into_iter().find(|fault| *fault as u8 == refusal.0).unwrap_or(Fault::BadRequest)
+    pub fn of(refusal: Refusal) -> ApiError {
+        CARRIED.into_iter().find(|fault| *fault as u8 == refusal.0).unwrap_or(ApiError::BadRequest)
     }
 
     /// Appends the JSON body, keys in the documented order.
@@ -198,14 +198,14 @@ impl Fault {
 }
 
 /// The rules a POST may break that travel to the owner (PROTOCOL.md 2.3 steps 8 to 11).
-pub const CARRIED: [Fault; 7] = [
-    Fault::TooLarge,
-    Fault::TtlMissing,
-    Fault::Encryption,
-    Fault::TtlNegative,
-    Fault::Topic,
-    Fault::Urgency,
-    Fault::BadUpdate,
+pub const CARRIED: [ApiError; 7] = [
+    ApiError::TooLarge,
+    ApiError::TtlMissing,
+    ApiError::Encryption,
+    ApiError::TtlNegative,
+    ApiError::Topic,
+    ApiError::Urgency,
+    ApiError::BadUpdate,
 ];
 
 const MORE_INFO: &str = "http://autopush.readthedocs.io/en/latest/http.html#error-codes";
@@ -217,16 +217,16 @@ mod tests {
     #[test]
     fn what_travels_is_recognised() {
         for fault in CARRIED {
-            assert_eq!(Fault::of(fault.refusal()), fault);
+            assert_eq!(ApiError::of(fault.refusal()), fault);
         }
-        assert_eq!(Fault::of(Refusal(255)), Fault::BadRequest);
-        assert_eq!(Fault::of(Fault::NoSubscription.refusal()), Fault::BadRequest);
+        assert_eq!(ApiError::of(Refusal(255)), ApiError::BadRequest);
+        assert_eq!(ApiError::of(ApiError::NoSubscription.refusal()), ApiError::BadRequest);
     }
 
     /// PROTOCOL.md 2.11, with 2.3, 2.5 and 7.1; statuses that it does not have are of RFC 9110 and 6585.
     #[test]
     fn every_refusal_has_its_status_and_errno() {
-        use Fault::*;
+        use ApiError::*;
         let vapid = [
             VapidScheme,
             VapidNoToken,
@@ -243,7 +243,7 @@ mod tests {
             SenderNotAllowed,
             VapidRequired,
         ];
-        let rows: [(u16, Option<u16>, &[Fault]); 18] = [
+        let rows: [(u16, Option<u16>, &[ApiError]); 18] = [
             (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
             (400, Some(108), &[OtherMode]),
             (400, Some(110), &[VapidCryptoKey, Encryption]),
@@ -276,14 +276,14 @@ mod tests {
     #[test]
     fn bodies_are_json_in_the_documented_order() {
         let mut out = Vec::new();
-        Fault::NoSubscription.push_body(&mut out);
+        ApiError::NoSubscription.push_body(&mut out);
         let expected = concat!(
             r#"{"code":410,"errno":106,"error":"Gone","message":"No such subscription","#,
             r#""more_info":"http://autopush.readthedocs.io/en/latest/http.html#error-codes"}"#
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         let mut out = Vec::new();
-        Fault::BadMessageId.push_body(&mut out);
+        ApiError::BadMessageId.push_body(&mut out);
         let body: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert!(body["errno"].is_null());
     }

@@ -2,7 +2,7 @@
 
 use machine::message::{Topic, Urgency};
 
-use super::errno::Fault;
+use super::errno::ApiError;
 use crate::wire::base64url;
 use crate::wire::text::{trim, urgency_name};
 
@@ -46,12 +46,12 @@ impl Delivery {
     }
 
     /// The values, or the first broken rule in the order of PROTOCOL.md 2.3. `encryption` is the verdict on step 10.
-    pub fn grant(&self, encryption: Result<(), Fault>) -> Result<Granted, Fault> {
-        let ttl = self.ttl.ok_or(Fault::TtlMissing)?;
+    pub fn grant(&self, encryption: Result<(), ApiError>) -> Result<Granted, ApiError> {
+        let ttl = self.ttl.ok_or(ApiError::TtlMissing)?;
         encryption?;
-        let ttl = u64::try_from(ttl).map_err(|_| Fault::TtlNegative)?;
-        let topic = self.topic.map_err(|()| Fault::Topic)?;
-        let urgency = self.urgency.map_err(|()| Fault::Urgency)?;
+        let ttl = u64::try_from(ttl).map_err(|_| ApiError::TtlNegative)?;
+        let topic = self.topic.map_err(|()| ApiError::Topic)?;
+        let urgency = self.urgency.map_err(|()| ApiError::Urgency)?;
         Ok(Granted { ttl: ttl.min(u64::from(TTL_MAX)) as u32, topic, urgency })
     }
 }
@@ -116,14 +116,14 @@ pub struct Encryption<'a> {
 
 /// Writes a header as it is kept: without double quotes, and without base64 padding before `,`, `;` or the end.
 /// Anything but printable ASCII is a fault.
-pub fn push_clean(value: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+pub fn push_clean(value: &[u8], out: &mut Vec<u8>) -> Result<(), ApiError> {
     let start = out.len();
     for &byte in trim(value) {
         match byte {
             b'"' => continue,
             b',' | b';' => strip(out, start),
             0x20..=0x7e => {}
-            _ => return Err(Fault::Encryption),
+            _ => return Err(ApiError::Encryption),
         }
         out.push(byte);
     }
@@ -138,10 +138,10 @@ fn strip(out: &mut Vec<u8>, start: usize) {
 
 /// The value of `key` in the first section that has it: sections by `,`, items by `;`, each `key=value`
 /// (PROTOCOL.md 2.4). A fault when an item has no `=`.
-pub fn parameter<'a>(header: &'a [u8], key: &str) -> Result<Option<&'a [u8]>, Fault> {
+pub fn parameter<'a>(header: &'a [u8], key: &str) -> Result<Option<&'a [u8]>, ApiError> {
     let mut found = None;
     for item in header.split(|b| matches!(b, b',' | b';')) {
-        let equals = item.iter().position(|&b| b == b'=').ok_or(Fault::Encryption)?;
+        let equals = item.iter().position(|&b| b == b'=').ok_or(ApiError::Encryption)?;
         if found.is_none() && unquote(&item[..equals]) == key.as_bytes() {
             found = Some(unquote(&item[equals + 1..]));
         }
@@ -162,7 +162,7 @@ pub fn check_encryption(
     encryption: Option<&[u8]>,
     crypto_key: Option<&[u8]>,
     encryption_key: Option<&[u8]>,
-) -> Result<(), Fault> {
+) -> Result<(), ApiError> {
     let look = |header: Option<&[u8]>, key| match header {
         None => Ok(None),
         Some(header) => Ok(Some(parameter(header, key)?.map(base64url::is_spelled))),
@@ -175,7 +175,7 @@ pub fn check_encryption(
         // Drafts before 02 named the sender's key in a header of its own; `Crypto-Key` is for VAPID then.
         Encoding::Aesgcm128 => salt == good && absent(dh) && look(encryption_key, "dh")? == good,
     };
-    if fits { Ok(()) } else { Err(Fault::Encryption) }
+    if fits { Ok(()) } else { Err(ApiError::Encryption) }
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn grant(ttl: Option<&str>, topic: Option<&str>, urgencies: &[&str]) -> Result<Granted, Fault> {
+    fn grant(ttl: Option<&str>, topic: Option<&str>, urgencies: &[&str]) -> Result<Granted, ApiError> {
         let values = urgencies.iter().map(|u| u.as_bytes());
         Delivery::read(ttl.map(str::as_bytes), topic.map(str::as_bytes), values).grant(Ok(()))
     }
@@ -195,9 +195,9 @@ mod tests {
         assert_eq!(ttl(Some(" 60 ")), Ok(60));
         assert_eq!(ttl(Some("2592001")), Ok(TTL_MAX));
         assert_eq!(ttl(Some("9223372036854775807")), Ok(TTL_MAX));
-        assert_eq!(ttl(Some("-1")), Err(Fault::TtlNegative));
+        assert_eq!(ttl(Some("-1")), Err(ApiError::TtlNegative));
         for text in [None, Some(""), Some("x"), Some("1.5"), Some("9223372036854775808")] {
-            assert_eq!(ttl(text), Err(Fault::TtlMissing), "{text:?}");
+            assert_eq!(ttl(text), Err(ApiError::TtlMissing), "{text:?}");
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
             assert!(grant(Some("1"), Some(good), &[]).unwrap().topic.is_some(), "{good}");
         }
         for bad in ["", "=", "a b", "a=b", "a.b", "\u{e4}", "abcdefghijklmnopqrstuvwxyz0123456"] {
-            assert_eq!(grant(Some("1"), Some(bad), &[]), Err(Fault::Topic), "{bad}");
+            assert_eq!(grant(Some("1"), Some(bad), &[]), Err(ApiError::Topic), "{bad}");
         }
     }
 
@@ -221,22 +221,22 @@ mod tests {
         assert_eq!(urgency(&["normal"]), Ok(Urgency::Normal));
         assert_eq!(urgency(&["Very-Low"]), Ok(Urgency::VeryLow), "RFC 5234 section 2.3: any case");
         for unknown in ["whatever", "", "very low", "5", "high;q=1"] {
-            assert_eq!(urgency(&[unknown]), Err(Fault::Urgency), "{unknown}");
+            assert_eq!(urgency(&[unknown]), Err(ApiError::Urgency), "{unknown}");
         }
-        assert_eq!(urgency(&["low", "high"]), Err(Fault::Urgency));
-        assert_eq!(urgency(&["low, high"]), Err(Fault::Urgency));
+        assert_eq!(urgency(&["low", "high"]), Err(ApiError::Urgency));
+        assert_eq!(urgency(&["low, high"]), Err(ApiError::Urgency));
     }
 
     #[test]
     fn the_first_broken_rule_is_named() {
         let bad = Delivery::read(None, Some(b"!"), [&b"low"[..], b"low"].into_iter());
-        assert_eq!(bad.grant(Err(Fault::Encryption)), Err(Fault::TtlMissing));
+        assert_eq!(bad.grant(Err(ApiError::Encryption)), Err(ApiError::TtlMissing));
         let bad = Delivery { ttl: Some(-1), ..bad };
-        assert_eq!(bad.grant(Err(Fault::Encryption)), Err(Fault::Encryption));
-        assert_eq!(bad.grant(Ok(())), Err(Fault::TtlNegative));
+        assert_eq!(bad.grant(Err(ApiError::Encryption)), Err(ApiError::Encryption));
+        assert_eq!(bad.grant(Ok(())), Err(ApiError::TtlNegative));
         let bad = Delivery { ttl: Some(1), ..bad };
-        assert_eq!(bad.grant(Ok(())), Err(Fault::Topic));
-        assert_eq!(Delivery { topic: Ok(None), ..bad }.grant(Ok(())), Err(Fault::Urgency));
+        assert_eq!(bad.grant(Ok(())), Err(ApiError::Topic));
+        assert_eq!(Delivery { topic: Ok(None), ..bad }.grant(Ok(())), Err(ApiError::Urgency));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use ring::digest::{SHA256, digest};
 use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 use ring::rand::SystemRandom;
 
-use super::recent::Recent;
+use super::generation_cache::GenerationCache;
 use crate::wire::base64url;
 
 /// Bytes of an uncompressed P-256 point.
@@ -51,13 +51,13 @@ pub fn parse_point(text: &[u8]) -> Option<[u8; POINT_BYTES]> {
 /// one site's key comes from every one of its visitors.
 pub struct PointChecker {
     random: SystemRandom,
-    good: Recent<[u8; 32], ()>,
+    good: GenerationCache<[u8; 32], ()>,
 }
 
 impl PointChecker {
     /// Remembers at most `limit` keys.
     pub fn new(limit: usize) -> PointChecker {
-        PointChecker { random: SystemRandom::new(), good: Recent::new(limit) }
+        PointChecker { random: SystemRandom::new(), good: GenerationCache::new(limit) }
     }
 
     /// The digest of a key that is a point on P-256; `None` for any other text.

@@ -16,7 +16,7 @@ use machine::message::Message;
 use machine::time::UnixSeconds;
 use serde::Deserialize;
 
-use super::errno::Fault;
+use super::errno::ApiError;
 use super::headers::{Encryption, TTL_MAX, read_urgency};
 use super::message_id::{MessageId, MessageIds};
 use super::payload::{Draft, push_content};
@@ -25,7 +25,7 @@ use crate::wire::text::{parse_uuid, push_dashed, push_json, push_u64, urgency_na
 
 /// A notification that another node hands over.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pushed {
+pub struct PushCall {
     /// As that node accepted it, but for a receipt, which stays there.
     pub message: Message,
     /// It is in storage already.
@@ -36,10 +36,10 @@ pub struct Pushed {
 
 /// Notice that there is a message in storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct NotifyCall {
     /// A push of this message got no answer, and it was stored then.
     pub unsure: Option<RowKey>,
-    /// As [`Pushed::boot`].
+    /// As [`PushCall::boot`].
     pub boot: Option<u64>,
 }
 
@@ -47,10 +47,10 @@ pub struct Told {
 ///
 /// # Errors
 /// A version update of SimplePush, which no body of this form can say, is left out.
-pub fn write_push(pushed: &Pushed, ids: &MessageIds, out: &mut Vec<u8>) -> Result<(), NotSaid> {
+pub fn write_push(pushed: &PushCall, ids: &MessageIds, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let message = &pushed.message;
     if message.simple_version().is_some() {
-        return Err(NotSaid);
+        return Err(EncodeError);
     }
     out.extend_from_slice(br#"{"channelID":""#);
     push_dashed(&message.chid.0, out);
@@ -78,10 +78,10 @@ pub fn write_push(pushed: &Pushed, ids: &MessageIds, out: &mut Vec<u8>) -> Resul
 
 /// Error: the body of `PUT /push` cannot carry this message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotSaid;
+pub struct EncodeError;
 
 /// Appends the body of `PUT /notif/{uaid}`.
-pub fn write_told(told: &Told, ids: &MessageIds, out: &mut Vec<u8>) {
+pub fn write_told(told: &NotifyCall, ids: &MessageIds, out: &mut Vec<u8>) {
     let mut before = b'{';
     if let Some(boot) = told.boot {
         out.push(before);
@@ -133,7 +133,7 @@ struct HeadersBody {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct ToldBody {
+struct NotifyBody {
     boot: Option<String>,
     unsure: Option<String>,
 }
@@ -141,9 +141,9 @@ struct ToldBody {
 /// Reads the body of `PUT /push/{uaid}`. `version` must be an id sealed for this user and channel.
 ///
 /// # Errors
-/// [`Fault::BadNodeBody`], and [`Fault::TooLarge`] for more payload than a message may have.
-pub fn read_push(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<Pushed, Fault> {
-    let bad = Fault::BadNodeBody;
+/// [`ApiError::BadNodeBody`], and [`ApiError::TooLarge`] for more payload than a message may have.
+pub fn read_push(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<PushCall, ApiError> {
+    let bad = ApiError::BadNodeBody;
     let read: PushBody<'_> = serde_json::from_slice(body).map_err(|_| bad)?;
     let chid = parse_uuid(read.channel.as_bytes()).map(Chid).ok_or(bad)?;
     let id = ids.open(read.version.as_bytes()).ok_or(bad)?;
@@ -174,25 +174,25 @@ pub fn read_push(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<Pushed, Fa
         tries: Default::default(),
         payload: draft.finish()?,
     };
-    Ok(Pushed { message, stored: read.stored, boot: boot_of(read.boot.as_deref())? })
+    Ok(PushCall { message, stored: read.stored, boot: boot_of(read.boot.as_deref())? })
 }
 
 /// Reads the body of `PUT /notif/{uaid}`, which may be empty. `unsure` must be an id sealed for this user.
 ///
 /// # Errors
-/// [`Fault::BadNodeBody`].
-pub fn read_told(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<Told, Fault> {
-    let bad = Fault::BadNodeBody;
+/// [`ApiError::BadNodeBody`].
+pub fn read_told(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<NotifyCall, ApiError> {
+    let bad = ApiError::BadNodeBody;
     if body.is_empty() {
-        return Ok(Told::default());
+        return Ok(NotifyCall::default());
     }
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(bad);
     }
-    let read: ToldBody = serde_json::from_slice(body).map_err(|_| bad)?;
+    let read: NotifyBody = serde_json::from_slice(body).map_err(|_| bad)?;
     let unsure = read.unsure.map(|text| ids.open(text.as_bytes()).filter(|id| id.uaid == uaid).ok_or(bad));
     let row = |id: MessageId| RowKey { uaid: id.uaid, chid: id.chid, stamp: id.stamp, topic: id.topic };
-    Ok(Told { unsure: unsure.transpose()?.map(row), boot: boot_of(read.boot.as_deref())? })
+    Ok(NotifyCall { unsure: unsure.transpose()?.map(row), boot: boot_of(read.boot.as_deref())? })
 }
 
 /// A boot id as it is written: 16 hex digits.
@@ -201,8 +201,8 @@ pub fn parse_boot(text: &str) -> Option<u64> {
     if spelled { u64::from_str_radix(text, 16).ok() } else { None }
 }
 
-fn boot_of(text: Option<&str>) -> Result<Option<u64>, Fault> {
-    text.map(|text| parse_boot(text).ok_or(Fault::BadNodeBody)).transpose()
+fn boot_of(text: Option<&str>) -> Result<Option<u64>, ApiError> {
+    text.map(|text| parse_boot(text).ok_or(ApiError::BadNodeBody)).transpose()
 }
 
 fn id_of(row: &RowKey) -> MessageId {
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use machine::ids::{Clock, Origin, Stamp};
     use machine::message::{Topic, Urgency};
-    use machine::simple::Update;
+    use machine::simplepush::Update;
     use proptest::prelude::*;
 
     const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
@@ -263,7 +263,7 @@ mod tests {
                 uaid: Uaid(uaid), chid: Chid(chid), stamp, ttl, accepted: UnixSeconds(accepted), urgency,
                 topic: Topic::new(topic.as_bytes()), receipt: false, tries: Default::default(), payload,
             };
-            let pushed = Pushed { message, stored, boot };
+            let pushed = PushCall { message, stored, boot };
             let mut body = Vec::new();
             prop_assert_eq!(write_push(&pushed, &ids(), &mut body), Ok(()));
             prop_assert_eq!(read_push(Uaid(uaid), &body, &ids()), Ok(pushed));
@@ -275,7 +275,7 @@ mod tests {
         ) {
             let stamp = Stamp { clock: Clock(clock), origin: Origin(7) };
             let row = RowKey { uaid: Uaid(uaid), chid: Chid(chid), stamp, topic: Topic::new(topic.as_bytes()) };
-            let told = Told { unsure: unsure.then_some(row), boot };
+            let told = NotifyCall { unsure: unsure.then_some(row), boot };
             let mut body = Vec::new();
             write_told(&told, &ids(), &mut body);
             prop_assert_eq!(read_told(Uaid(uaid), &body, &ids()), Ok(told));
@@ -291,9 +291,9 @@ mod tests {
     fn a_version_update_is_not_said() {
         let update = Update { version: 3, data: "" };
         let message = update.to_message(Uaid([1; 16]), Chid([2; 16]), UnixSeconds(1), 10);
-        let pushed = Pushed { message, stored: false, boot: None };
+        let pushed = PushCall { message, stored: false, boot: None };
         let mut body = Vec::new();
-        assert_eq!(write_push(&pushed, &ids(), &mut body), Err(NotSaid));
+        assert_eq!(write_push(&pushed, &ids(), &mut body), Err(EncodeError));
         assert!(body.is_empty());
     }
 
@@ -302,14 +302,14 @@ mod tests {
         let stamp = Stamp { clock: Clock(1), origin: Origin(7) };
         let row = RowKey { uaid: Uaid([1; 16]), chid: Chid([2; 16]), stamp, topic: None };
         let mut body = Vec::new();
-        write_told(&Told { unsure: Some(row), boot: Some(1) }, &ids(), &mut body);
-        assert_eq!(read_told(Uaid([3; 16]), &body, &ids()), Err(Fault::BadNodeBody));
+        write_told(&NotifyCall { unsure: Some(row), boot: Some(1) }, &ids(), &mut body);
+        assert_eq!(read_told(Uaid([3; 16]), &body, &ids()), Err(ApiError::BadNodeBody));
         for body in
             ["[]", "{", r#"{"unsure":"x"}"#, r#"{"boot":"1"}"#, r#"{"boot":"000000000000000g"}"#, r#"{"boot":1}"#]
         {
-            assert_eq!(read_told(Uaid([1; 16]), body.as_bytes(), &ids()), Err(Fault::BadNodeBody), "{body}");
+            assert_eq!(read_told(Uaid([1; 16]), body.as_bytes(), &ids()), Err(ApiError::BadNodeBody), "{body}");
         }
-        assert_eq!(read_told(Uaid([1; 16]), b"{}", &ids()), Ok(Told::default()));
+        assert_eq!(read_told(Uaid([1; 16]), b"{}", &ids()), Ok(NotifyCall::default()));
         for text in ["", "+000000000000001", "0", "00000000000000000"] {
             assert_eq!(parse_boot(text), None, "{text}");
         }

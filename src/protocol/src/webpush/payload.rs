@@ -8,7 +8,7 @@
 
 use machine::limits::PAYLOAD_BYTES_MAX;
 
-use super::errno::Fault;
+use super::errno::ApiError;
 use super::headers::{Encoding, Encryption, check_encryption, push_clean};
 use crate::wire::base64url;
 use crate::wire::text::push_json;
@@ -20,7 +20,7 @@ pub struct Draft {
     /// Index of its first byte.
     body: usize,
     /// The verdict on the headers, which counts only when there is a body.
-    verdict: Result<(), Fault>,
+    verdict: Result<(), ApiError>,
 }
 
 impl Draft {
@@ -56,17 +56,17 @@ impl Draft {
     }
 
     /// The verdict on the encryption headers: without a body they are dropped and nothing is wrong with them.
-    pub fn verdict(&self) -> Result<(), Fault> {
+    pub fn verdict(&self) -> Result<(), ApiError> {
         if self.body_len() == 0 { Ok(()) } else { self.verdict }
     }
 
     /// The payload. Its size is a rule of its own: headers and body are bounded together.
-    pub fn finish(mut self) -> Result<Box<[u8]>, Fault> {
+    pub fn finish(mut self) -> Result<Box<[u8]>, ApiError> {
         if self.body_len() == 0 {
             self.bytes.truncate(1);
             self.bytes[0] = 0;
         }
-        if self.bytes.len() > PAYLOAD_BYTES_MAX { Err(Fault::TooLarge) } else { Ok(self.bytes.into_boxed_slice()) }
+        if self.bytes.len() > PAYLOAD_BYTES_MAX { Err(ApiError::TooLarge) } else { Ok(self.bytes.into_boxed_slice()) }
     }
 }
 
@@ -75,18 +75,18 @@ fn header_room(headers: &Encryption<'_>) -> usize {
 }
 
 /// Writes one header as it is kept.
-type PushHeader = fn(&[u8], &mut Vec<u8>) -> Result<(), Fault>;
+type PushHeader = fn(&[u8], &mut Vec<u8>) -> Result<(), ApiError>;
 
-fn push_kept(value: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+fn push_kept(value: &[u8], out: &mut Vec<u8>) -> Result<(), ApiError> {
     if !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
-        return Err(Fault::Encryption);
+        return Err(ApiError::Encryption);
     }
     out.extend_from_slice(value);
     Ok(())
 }
 
-fn push_headers(headers: &Encryption<'_>, push: PushHeader, bytes: &mut Vec<u8>) -> Result<(), Fault> {
-    let encoding = headers.encoding.and_then(Encoding::named).ok_or(Fault::Encryption)?;
+fn push_headers(headers: &Encryption<'_>, push: PushHeader, bytes: &mut Vec<u8>) -> Result<(), ApiError> {
+    let encoding = headers.encoding.and_then(Encoding::named).ok_or(ApiError::Encryption)?;
     let encryption_key = headers.encryption_key.filter(|_| encoding == Encoding::Aesgcm128);
     let mut mark = encoding as u8;
     let mut spans = [const { None }; 3];
@@ -100,7 +100,7 @@ fn push_headers(headers: &Encryption<'_>, push: PushHeader, bytes: &mut Vec<u8>)
             bytes.truncate(length_at);
             continue;
         }
-        let short = u16::try_from(length).map_err(|_| Fault::Encryption)?;
+        let short = u16::try_from(length).map_err(|_| ApiError::Encryption)?;
         bytes[length_at..length_at + 2].copy_from_slice(&short.to_be_bytes());
         mark |= FLAGS[at];
         spans[at] = Some(length_at + 2..bytes.len());
@@ -200,7 +200,7 @@ mod tests {
         let mut draft = Draft::new(&Encryption::default(), 0);
         assert_eq!(draft.verdict(), Ok(()));
         draft.extend(b"x");
-        assert_eq!(draft.verdict(), Err(Fault::Encryption));
+        assert_eq!(draft.verdict(), Err(ApiError::Encryption));
         let wrong = Encryption { encryption: Some(b"salt=\xff"), encoding: Some(b"aesgcm"), ..Encryption::default() };
         let draft = Draft::new(&wrong, 0);
         assert_eq!(draft.verdict(), Ok(()));
@@ -215,7 +215,7 @@ mod tests {
         let mut draft = Draft::new(&headers, 5000);
         draft.extend(&[0; 5000]);
         assert_eq!(draft.verdict(), Ok(()));
-        assert_eq!(draft.finish(), Err(Fault::TooLarge));
+        assert_eq!(draft.finish(), Err(ApiError::TooLarge));
     }
 
     proptest! {

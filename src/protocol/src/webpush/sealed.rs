@@ -18,13 +18,13 @@ pub struct Sealer {
 }
 
 /// An opened text, and the stamp of its message.
-pub struct Opened {
+pub struct UnsealedText {
     pub stamp: Stamp,
     bytes: [u8; BYTES_MAX],
     end: usize,
 }
 
-impl Opened {
+impl UnsealedText {
     pub fn plain(&self) -> &[u8] {
         &self.bytes[STAMP_BYTES..self.end]
     }
@@ -59,7 +59,7 @@ impl Sealer {
     }
 
     /// Opens a text; `None` unless one of these keys sealed it.
-    pub fn open(&self, text: &[u8]) -> Option<Opened> {
+    pub fn open(&self, text: &[u8]) -> Option<UnsealedText> {
         if text.len() > base64url::encoded_len(BYTES_MAX) {
             return None;
         }
@@ -70,7 +70,7 @@ impl Sealer {
     }
 }
 
-fn open(key: &LessSafeKey, sealed: &[u8]) -> Option<Opened> {
+fn open(key: &LessSafeKey, sealed: &[u8]) -> Option<UnsealedText> {
     let mut bytes = [0u8; BYTES_MAX];
     bytes.get_mut(..sealed.len())?.copy_from_slice(sealed);
     let nonce = nonce(&bytes);
@@ -78,7 +78,7 @@ fn open(key: &LessSafeKey, sealed: &[u8]) -> Option<Opened> {
     let origin = Origin(u32::from_be_bytes(*bytes[8..].first_chunk()?));
     let plain = key.open_in_place(nonce, Aad::empty(), &mut bytes[STAMP_BYTES..sealed.len()]).ok()?;
     let end = STAMP_BYTES + plain.len();
-    Some(Opened { stamp: Stamp { clock, origin }, bytes, end })
+    Some(UnsealedText { stamp: Stamp { clock, origin }, bytes, end })
 }
 
 fn nonce(bytes: &[u8; BYTES_MAX]) -> Nonce {

@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny};
 use serde_json::Value;
 
-use super::errno::Fault;
+use super::errno::ApiError;
+use super::generation_cache::GenerationCache;
 use super::headers::parameter;
 use super::key::{POINT_BYTES, key_digest, parse_point};
-use super::recent::Recent;
 use crate::wire::base64url;
 use crate::wire::text::trim;
 
@@ -27,7 +27,7 @@ pub const EXPIRY_LEEWAY: u64 = 60;
 /// Verifies `Authorization` headers. One per shard.
 pub struct Verifier {
     origin: Box<str>,
-    known: Recent<[u8; 32], Known>,
+    known: GenerationCache<[u8; 32], CachedToken>,
     scratch: Vec<u8>,
     /// Tokens found in memory.
     pub hits: u64,
@@ -38,15 +38,15 @@ pub struct Verifier {
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct CachedToken {
     key: KeyDigest,
     exp: u64,
 }
 
 /// A token and the public key it is said to be signed with, as sent.
-struct Shown<'a> {
+struct PresentedToken<'a> {
     token: &'a [u8],
-    key: Result<[u8; POINT_BYTES], Fault>,
+    key: Result<[u8; POINT_BYTES], ApiError>,
 }
 
 impl Verifier {
@@ -54,7 +54,7 @@ impl Verifier {
     pub fn new(origin: &str, limit: usize) -> Verifier {
         Verifier {
             origin: origin.into(),
-            known: Recent::new(limit),
+            known: GenerationCache::new(limit),
             scratch: Vec::new(),
             hits: 0,
             misses: 0,
@@ -68,7 +68,7 @@ impl Verifier {
         now: UnixSeconds,
         authorization: &[u8],
         crypto_key: Option<&[u8]>,
-    ) -> Result<KeyDigest, Fault> {
+    ) -> Result<KeyDigest, ApiError> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = read(authorization, crypto_key, &mut scratch).and_then(|shown| self.verify(now, &shown));
         scratch.clear();
@@ -76,7 +76,7 @@ impl Verifier {
         result
     }
 
-    fn verify(&mut self, now: UnixSeconds, shown: &Shown<'_>) -> Result<KeyDigest, Fault> {
+    fn verify(&mut self, now: UnixSeconds, shown: &PresentedToken<'_>) -> Result<KeyDigest, ApiError> {
         let key = shown.key?;
         let mut context = Context::new(&SHA256);
         context.update(shown.token);
@@ -91,16 +91,20 @@ impl Verifier {
         self.misses += 1;
         let verified = verify_token(now, shown.token, &key, &self.origin)?;
         self.odd_subs += u64::from(verified.odd_sub);
-        let known = Known { key: key_digest(&key), exp: verified.exp };
+        let known = CachedToken { key: key_digest(&key), exp: verified.exp };
         self.known.insert(name, known);
         Ok(known.key)
     }
 }
 
 /// Takes the header apart. Blanks inside are dropped, which `compact` is for.
-fn read<'a>(authorization: &[u8], crypto_key: Option<&[u8]>, compact: &'a mut Vec<u8>) -> Result<Shown<'a>, Fault> {
+fn read<'a>(
+    authorization: &[u8],
+    crypto_key: Option<&[u8]>,
+    compact: &'a mut Vec<u8>,
+) -> Result<PresentedToken<'a>, ApiError> {
     let value = trim(authorization);
-    let blank = value.iter().position(|b| matches!(b, b' ' | b'\t')).ok_or(Fault::VapidScheme)?;
+    let blank = value.iter().position(|b| matches!(b, b' ' | b'\t')).ok_or(ApiError::VapidScheme)?;
     let (scheme, rest) = value.split_at(blank);
     compact.clear();
     rest.split(|b| matches!(b, b' ' | b'\t')).for_each(|part| compact.extend_from_slice(part));
@@ -108,14 +112,14 @@ fn read<'a>(authorization: &[u8], crypto_key: Option<&[u8]>, compact: &'a mut Ve
         return read_parameters(compact);
     }
     if !scheme.eq_ignore_ascii_case(b"webpush") && !scheme.eq_ignore_ascii_case(b"bearer") {
-        return Err(Fault::VapidScheme);
+        return Err(ApiError::VapidScheme);
     }
-    let header = crypto_key.ok_or(Fault::VapidCryptoKey)?;
-    let text = parameter(header, "p256ecdsa").ok().flatten().ok_or(Fault::VapidCryptoKey)?;
-    Ok(Shown { token: compact, key: parse_point(text).ok_or(Fault::VapidBadKey) })
+    let header = crypto_key.ok_or(ApiError::VapidCryptoKey)?;
+    let text = parameter(header, "p256ecdsa").ok().flatten().ok_or(ApiError::VapidCryptoKey)?;
+    Ok(PresentedToken { token: compact, key: parse_point(text).ok_or(ApiError::VapidBadKey) })
 }
 
-fn read_parameters(parameters: &[u8]) -> Result<Shown<'_>, Fault> {
+fn read_parameters(parameters: &[u8]) -> Result<PresentedToken<'_>, ApiError> {
     let (mut token, mut key) = (None, None);
     for item in parameters.split(|&b| b == b',') {
         match item {
@@ -124,9 +128,9 @@ fn read_parameters(parameters: &[u8]) -> Result<Shown<'_>, Fault> {
             _ => {}
         }
     }
-    let key = key.ok_or(Fault::VapidNoKey)?;
-    let token = token.ok_or(Fault::VapidNoToken)?;
-    Ok(Shown { token, key: parse_point(key).ok_or(Fault::VapidBadKey) })
+    let key = key.ok_or(ApiError::VapidNoKey)?;
+    let token = token.ok_or(ApiError::VapidNoToken)?;
+    Ok(PresentedToken { token, key: parse_point(key).ok_or(ApiError::VapidBadKey) })
 }
 
 fn unquote(text: &[u8]) -> &[u8] {
@@ -155,11 +159,11 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error>
 }
 
 /// Reads a JSON object (RFC 7519 section 7.2). Serde alone would also read a struct from an array of its fields.
-fn read_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
+fn read_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
     if !json.trim_ascii_start().starts_with(b"{") {
-        return Err(Fault::VapidBadToken);
+        return Err(ApiError::VapidBadToken);
     }
-    serde_json::from_slice(json).map_err(|_| Fault::VapidBadToken)
+    serde_json::from_slice(json).map_err(|_| ApiError::VapidBadToken)
 }
 
 /// Claims of a valid token.
@@ -171,29 +175,29 @@ struct Verified {
 }
 
 /// Checks signature and claims.
-fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin: &str) -> Result<Verified, Fault> {
+fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin: &str) -> Result<Verified, ApiError> {
     let mut parts = token.split(|&b| b == b'.');
     let (Some(header), Some(claims), Some(signature), None) = (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err(Fault::VapidBadToken);
+        return Err(ApiError::VapidBadToken);
     };
     let signed = &token[..header.len() + 1 + claims.len()];
-    let decode = |part| base64url::decode(part).ok_or(Fault::VapidBadToken);
+    let decode = |part| base64url::decode(part).ok_or(ApiError::VapidBadToken);
     let header: Header = read_object(&decode(header)?)?;
     if header.crit {
-        return Err(Fault::VapidBadToken);
+        return Err(ApiError::VapidBadToken);
     }
     if header.alg != "ES256" {
-        return Err(Fault::VapidAlgorithm);
+        return Err(ApiError::VapidAlgorithm);
     }
     let signature = decode(signature)?;
     let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key);
-    public.verify(signed, &signature).map_err(|_| Fault::VapidSignature)?;
+    public.verify(signed, &signature).map_err(|_| ApiError::VapidSignature)?;
     let claims: Claims = read_object(&decode(claims)?)?;
-    let exp = claims.exp.as_ref().and_then(Value::as_u64).ok_or(Fault::VapidExpiry)?;
+    let exp = claims.exp.as_ref().and_then(Value::as_u64).ok_or(ApiError::VapidExpiry)?;
     check_expiry(now, exp)?;
     if exp > now.0.saturating_add(EXPIRY_AHEAD_MAX) {
-        return Err(Fault::VapidTooLong);
+        return Err(ApiError::VapidTooLong);
     }
     match claims.aud {
         Some(Value::String(aud)) if aud == origin => {
@@ -201,12 +205,12 @@ fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin:
             let odd_sub = claims.sub.is_some_and(|sub| !sub.as_str().is_some_and(reachable));
             Ok(Verified { exp, odd_sub })
         }
-        _ => Err(Fault::VapidAudience),
+        _ => Err(ApiError::VapidAudience),
     }
 }
 
-fn check_expiry(now: UnixSeconds, exp: u64) -> Result<(), Fault> {
-    if now.0 > exp.saturating_add(EXPIRY_LEEWAY) { Err(Fault::VapidExpired) } else { Ok(()) }
+fn check_expiry(now: UnixSeconds, exp: u64) -> Result<(), ApiError> {
+    if now.0 > exp.saturating_add(EXPIRY_LEEWAY) { Err(ApiError::VapidExpired) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::push::{self, BadMessage, ClientMessage, Id};
+use super::client_message::{self, BadMessage, ClientMessage, Id};
 use super::text::{push_json, push_simple, push_u64};
 
 /// One message of a relay.
@@ -40,7 +40,7 @@ pub fn opens(hello: &str) -> bool {
 /// # Errors
 /// [`BadMessage`] as for any connection, and for anything but hello and ping that names no user agent.
 pub fn read(message: &str) -> Result<RelayMessage<'_>, BadMessage> {
-    match push::read(message) {
+    match client_message::read(message) {
         Ok(ClientMessage::Ping) => Ok(RelayMessage::Ping),
         Ok(hello @ ClientMessage::Hello { .. }) => Ok(RelayMessage::Hello(hello)),
         Ok(other) => {

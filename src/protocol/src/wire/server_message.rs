@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use machine::BroadcastDelta;
 use machine::message::Urgency;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use serde::Deserialize;
 
 use super::text::{push_dashed, push_json, push_simple, push_u64, urgency_name};

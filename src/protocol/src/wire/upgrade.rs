@@ -6,7 +6,7 @@ use super::http1::{Framing, Head, Response};
 
 /// Reason to refuse an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpgradeFault {
+pub enum UpgradeError {
     /// HTTP/1.0, `Upgrade` to another protocol, or a version that is not spoken here: 426.
     Required,
     /// No `Upgrade` field, `Connection` does not list `upgrade`, no key, or a body: 400.
@@ -34,26 +34,26 @@ pub fn is_asked(head: &Head<'_, '_>) -> bool {
 }
 
 /// Checks the head of `GET /`; method and path are the caller's.
-pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
+pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeError> {
     // A 426 carries `Upgrade`. Proxies hand the field on to clients of HTTP/2, which forbids it (RFC 9113 section
     // 8.2.2); those cannot send it either, so only a request with the field is answered 426.
     if head.header("upgrade").is_none() {
-        return Err(UpgradeFault::Malformed);
+        return Err(UpgradeError::Malformed);
     }
     // An `Upgrade` field in an HTTP/1.0 request is ignored (RFC 9110 section 7.8; RFC 6455 section 4.2.1).
     if head.is_http_1_0 {
-        return Err(UpgradeFault::Required);
+        return Err(UpgradeError::Required);
     }
     let offers = |value: &[u8]| value.windows(9).any(|part| part.eq_ignore_ascii_case(b"websocket"));
     if !head.every("upgrade").any(offers) {
-        return Err(UpgradeFault::Required);
+        return Err(UpgradeError::Required);
     }
     if !matches!(head.header("sec-websocket-version"), Some(b"13" | b"8" | b"7")) {
-        return Err(UpgradeFault::Required);
+        return Err(UpgradeError::Required);
     }
     let key = head.header("sec-websocket-key").unwrap_or_default();
     if key.is_empty() || !head.lists("connection", "upgrade") || head.framing != Framing::Length(0) {
-        return Err(UpgradeFault::Malformed);
+        return Err(UpgradeError::Malformed);
     }
     let echo_protocol = head.lists("sec-websocket-protocol", SUB_PROTOCOL);
     let agent_family = family(head.header("user-agent").unwrap_or_default());
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
     use crate::wire::http1::{HeaderSlots, parse_head};
 
-    fn verdict(lines: &str) -> Result<(String, u16), UpgradeFault> {
+    fn verdict(lines: &str) -> Result<(String, u16), UpgradeError> {
         verdict_on("HTTP/1.1", lines)
     }
 
-    fn verdict_on(version: &str, lines: &str) -> Result<(String, u16), UpgradeFault> {
+    fn verdict_on(version: &str, lines: &str) -> Result<(String, u16), UpgradeError> {
         let bytes = format!("GET / {version}\r\nHost: h\r\n{lines}\r\n");
         let mut slots = HeaderSlots::new();
         let head = parse_head(bytes.as_bytes(), &mut slots).unwrap();
@@ -161,12 +161,12 @@ mod tests {
     fn each_missing_part_is_refused() {
         assert!(verdict(&GOOD.replace("13", "8")).is_ok());
         assert!(verdict(&GOOD.replace("13", "7")).is_ok());
-        assert_eq!(verdict(&GOOD.replace("13", "12")).err(), Some(UpgradeFault::Required));
-        assert_eq!(verdict(&GOOD.replace("WebSocket\r", "h2c\r")).err(), Some(UpgradeFault::Required));
-        assert_eq!(verdict("").err(), Some(UpgradeFault::Malformed));
-        assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeFault::Malformed));
-        assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeFault::Malformed));
-        assert_eq!(verdict(&format!("{GOOD}Content-Length: 3\r\n")).err(), Some(UpgradeFault::Malformed));
+        assert_eq!(verdict(&GOOD.replace("13", "12")).err(), Some(UpgradeError::Required));
+        assert_eq!(verdict(&GOOD.replace("WebSocket\r", "h2c\r")).err(), Some(UpgradeError::Required));
+        assert_eq!(verdict("").err(), Some(UpgradeError::Malformed));
+        assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeError::Malformed));
+        assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeError::Malformed));
+        assert_eq!(verdict(&format!("{GOOD}Content-Length: 3\r\n")).err(), Some(UpgradeError::Malformed));
     }
 
     #[test]
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn an_upgrade_of_http_1_0_is_refused() {
         assert!(verdict_on("HTTP/1.1", GOOD).is_ok());
-        assert_eq!(verdict_on("HTTP/1.0", GOOD).err(), Some(UpgradeFault::Required));
-        assert_eq!(verdict_on("HTTP/1.0", "").err(), Some(UpgradeFault::Malformed));
+        assert_eq!(verdict_on("HTTP/1.0", GOOD).err(), Some(UpgradeError::Required));
+        assert_eq!(verdict_on("HTTP/1.0", "").err(), Some(UpgradeError::Malformed));
     }
 
     #[test]

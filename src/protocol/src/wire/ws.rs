@@ -10,7 +10,7 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// Rule that a peer's frame breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameFault {
+pub enum FrameError {
     /// RFC 6455 forbids it: unmasked, reserved bits or opcodes, bad control frames, bad order. Close 1002.
     Protocol,
     /// A binary frame. Close 1003.
@@ -50,7 +50,7 @@ pub struct Frame<'b> {
 /// Reads a client's frame at the front of `bytes` and unmasks it in place. `None` when it is not whole yet (nothing is
 /// touched then). `partial` is the number of bytes of a fragmented message that are already there, `None` when none is
 /// open.
-pub fn read_frame(bytes: &mut [u8], partial: Option<usize>) -> Result<Option<Frame<'_>>, FrameFault> {
+pub fn read_frame(bytes: &mut [u8], partial: Option<usize>) -> Result<Option<Frame<'_>>, FrameError> {
     let Some(head) = read_head(bytes, partial)? else { return Ok(None) };
     let Some(body) = bytes.get_mut(head.head_len..head.head_len + head.length) else { return Ok(None) };
     unmask(body, head.mask);
@@ -72,36 +72,36 @@ struct RawHead {
     length: usize,
 }
 
-fn read_head(bytes: &[u8], partial: Option<usize>) -> Result<Option<RawHead>, FrameFault> {
+fn read_head(bytes: &[u8], partial: Option<usize>) -> Result<Option<RawHead>, FrameError> {
     let mut cursor = Cursor::new(bytes);
-    let Some((head, length)) = FrameHeader::parse(&mut cursor).map_err(|_| FrameFault::Protocol)? else {
+    let Some((head, length)) = FrameHeader::parse(&mut cursor).map_err(|_| FrameError::Protocol)? else {
         return Ok(None);
     };
-    let Some(mask) = head.mask else { return Err(FrameFault::Protocol) };
+    let Some(mask) = head.mask else { return Err(FrameError::Protocol) };
     if head.rsv1 || head.rsv2 || head.rsv3 {
-        return Err(FrameFault::Protocol);
+        return Err(FrameError::Protocol);
     }
     let kind = match (head.opcode, partial) {
         (OpCode::Control(control), _) => {
             if !head.is_final || length > 125 {
-                return Err(FrameFault::Protocol);
+                return Err(FrameError::Protocol);
             }
             match control {
                 Control::Ping => Kind::Ping,
                 Control::Pong => Kind::Pong,
                 Control::Close => Kind::Close,
-                Control::Reserved(_) => return Err(FrameFault::Protocol),
+                Control::Reserved(_) => return Err(FrameError::Protocol),
             }
         }
         (OpCode::Data(Data::Text), None) => Kind::Text,
         (OpCode::Data(Data::Continue), Some(_)) => Kind::Continuation,
-        (OpCode::Data(Data::Binary), None) => return Err(FrameFault::Binary),
-        (OpCode::Data(_), _) => return Err(FrameFault::Protocol),
+        (OpCode::Data(Data::Binary), None) => return Err(FrameError::Binary),
+        (OpCode::Data(_), _) => return Err(FrameError::Protocol),
     };
     // A control frame is no part of the message that it interrupts, and has its own bound.
     let is_data = matches!(kind, Kind::Text | Kind::Continuation);
     if is_data && length > (MESSAGE_BYTES_MAX - partial.unwrap_or(0).min(MESSAGE_BYTES_MAX)) as u64 {
-        return Err(FrameFault::TooBig);
+        return Err(FrameError::TooBig);
     }
     let head_len = cursor.position() as usize;
     Ok(Some(RawHead { kind, is_final: head.is_final, mask, head_len, length: length as usize }))
@@ -121,17 +121,17 @@ pub fn unmask(payload: &mut [u8], mask: [u8; 4]) {
 }
 
 /// The code of a peer's close frame, checked (RFC 6455 sections 5.5.1 and 7.4); `None` when it gave none.
-pub fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameFault> {
+pub fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
     match payload {
         [] => Ok(None),
-        [_] => Err(FrameFault::Protocol),
+        [_] => Err(FrameError::Protocol),
         [high, low, reason @ ..] => {
             let code = u16::from_be_bytes([*high, *low]);
             let allowed = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999);
             if !allowed {
-                return Err(FrameFault::Protocol);
+                return Err(FrameError::Protocol);
             }
-            std::str::from_utf8(reason).map_err(|_| FrameFault::BadText)?;
+            std::str::from_utf8(reason).map_err(|_| FrameError::BadText)?;
             Ok(Some(code))
         }
     }
@@ -204,20 +204,20 @@ mod tests {
     #[test]
     fn frames_that_break_a_rule() {
         let none = None;
-        let cases: &[(&[u8], Option<usize>, FrameFault)] = &[
-            (&[0x81, 0x02, b'{', b'}'], none, FrameFault::Protocol),
-            (&masked(0xc1, b"{}"), none, FrameFault::Protocol),
-            (&masked(0x83, b"{}"), none, FrameFault::Protocol),
-            (&masked(0x8b, b"{}"), none, FrameFault::Protocol),
-            (&masked(0x82, b"{}"), none, FrameFault::Binary),
-            (&masked(0x02, b"{}"), none, FrameFault::Binary),
-            (&masked(0x80, b"{}"), none, FrameFault::Protocol),
-            (&masked(0x81, b"{}"), Some(3), FrameFault::Protocol),
-            (&masked(0x09, b"x"), none, FrameFault::Protocol),
-            (&masked(0x89, &[0; 126]), none, FrameFault::Protocol),
-            (&masked(0x80, b"12345"), Some(MESSAGE_BYTES_MAX - 4), FrameFault::TooBig),
-            (&[0x81, 0xff, 0, 0, 0, 0, 0, 1, 0, 1, 9, 9, 9, 9], none, FrameFault::TooBig),
-            (&[0x81, 0xff, 0xff, 0, 0, 0, 0, 1, 0, 1, 9, 9, 9, 9], none, FrameFault::TooBig),
+        let cases: &[(&[u8], Option<usize>, FrameError)] = &[
+            (&[0x81, 0x02, b'{', b'}'], none, FrameError::Protocol),
+            (&masked(0xc1, b"{}"), none, FrameError::Protocol),
+            (&masked(0x83, b"{}"), none, FrameError::Protocol),
+            (&masked(0x8b, b"{}"), none, FrameError::Protocol),
+            (&masked(0x82, b"{}"), none, FrameError::Binary),
+            (&masked(0x02, b"{}"), none, FrameError::Binary),
+            (&masked(0x80, b"{}"), none, FrameError::Protocol),
+            (&masked(0x81, b"{}"), Some(3), FrameError::Protocol),
+            (&masked(0x09, b"x"), none, FrameError::Protocol),
+            (&masked(0x89, &[0; 126]), none, FrameError::Protocol),
+            (&masked(0x80, b"12345"), Some(MESSAGE_BYTES_MAX - 4), FrameError::TooBig),
+            (&[0x81, 0xff, 0, 0, 0, 0, 0, 1, 0, 1, 9, 9, 9, 9], none, FrameError::TooBig),
+            (&[0x81, 0xff, 0xff, 0, 0, 0, 0, 1, 0, 1, 9, 9, 9, 9], none, FrameError::TooBig),
         ];
         for (bytes, partial, fault) in cases {
             let mut bytes = bytes.to_vec();
@@ -239,11 +239,11 @@ mod tests {
     #[test]
     fn close_codes_are_checked() {
         assert_eq!(close_code(b""), Ok(None));
-        assert_eq!(close_code(&[3]), Err(FrameFault::Protocol));
+        assert_eq!(close_code(&[3]), Err(FrameError::Protocol));
         assert_eq!(close_code(&[0x03, 0xe8, b'o', b'k']), Ok(Some(1000)));
-        assert_eq!(close_code(&[0x03, 0xe8, 0xff]), Err(FrameFault::BadText));
+        assert_eq!(close_code(&[0x03, 0xe8, 0xff]), Err(FrameError::BadText));
         for forbidden in [0u16, 999, 1004, 1005, 1006, 1015, 2000, 2999, 5000] {
-            assert_eq!(close_code(&forbidden.to_be_bytes()), Err(FrameFault::Protocol), "{forbidden}");
+            assert_eq!(close_code(&forbidden.to_be_bytes()), Err(FrameError::Protocol), "{forbidden}");
         }
     }
 

@@ -14,11 +14,11 @@ use machine::stats::Counters;
 use machine::{StoreError, StoreReply};
 
 use super::database::Database;
-use super::group::{Group, Numbers, Trouble};
-use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
+use super::group::{Group, Numbers, WriteError};
+use super::port::{Answer, CommitterMail, OpRoute, ReplyQueue, is_durable};
 use super::room::Room;
 use super::stats::{StoreStats, Tally};
-use super::{Fatal, Gates, Unsaved};
+use super::{Fatal, StoreStatus, Unsaved};
 
 /// Operations of one group. More wait for the next, so that no reply waits for a very large batch.
 const GROUP_OPERATIONS_MAX: usize = 1_024;
@@ -31,7 +31,7 @@ const BOARD_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Committer {
     pub(super) db: Database,
     pub(super) inbox: Receiver<CommitterMail>,
-    pub(super) gates: Arc<Gates>,
+    pub(super) store_status: Arc<StoreStatus>,
     pub(super) fatal: Fatal,
     pub(super) numbers: Numbers,
     pub(super) stats: StoreStats,
@@ -47,7 +47,7 @@ pub(super) struct Committer {
 
 /// Answers that a group owes, once it is written.
 #[derive(Default)]
-struct Owed {
+struct PendingReplies {
     replies: Replies,
     waiting: Vec<Waiting>,
     /// Some of its replies need the group on the disk.
@@ -55,7 +55,7 @@ struct Owed {
 }
 
 /// Replies that wait for the sync of their group.
-type Replies = Vec<(Arc<Outbox>, StoreTicket, Route, Answer)>;
+type Replies = Vec<(Arc<ReplyQueue>, StoreTicket, OpRoute, Answer)>;
 
 impl Committer {
     /// Runs until a stop mail comes or every sender is gone.
@@ -101,9 +101,9 @@ impl Committer {
 
     fn commit_group(&mut self, mails: &mut Vec<CommitterMail>) {
         let began = Instant::now();
-        self.gates.commit_began();
+        self.store_status.commit_began();
         let (written_before, deleted_before) = (self.stats.store_bytes_written, self.stats.store_rows_deleted);
-        let mut owed = Owed { replies: Replies::with_capacity(mails.len()), ..Owed::default() };
+        let mut owed = PendingReplies { replies: Replies::with_capacity(mails.len()), ..PendingReplies::default() };
         let operations = mails.len() as u64;
         let applied = self.apply(mails, &mut owed);
         // A group that wrote nothing needs no sync when everything before it is on the disk.
@@ -119,11 +119,11 @@ impl Committer {
         }
         let (bytes, deletes) =
             (self.stats.store_bytes_written - written_before, self.stats.store_rows_deleted - deleted_before);
-        self.gates.space.wrote(bytes, deletes);
+        self.store_status.space.wrote(bytes, deletes);
         self.stats.store_groups += 1;
         self.stats.store_group_operations += operations;
         self.stats.store_sync_microseconds += began.elapsed().as_micros() as u64;
-        self.gates.commit_ended();
+        self.store_status.commit_ended();
         for waiting in owed.waiting {
             waiting.tell(self.failed);
         }
@@ -131,35 +131,35 @@ impl Committer {
     }
 
     /// Applies every mail in order and writes the batch out, unsynced; returns true if anything was written.
-    fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<bool, fjall::Error> {
-        self.gates.space.look_again(&self.db);
-        let room = self.gates.space.room();
+    fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut PendingReplies) -> Result<bool, fjall::Error> {
+        self.store_status.space.look_again(&self.db);
+        let room = self.store_status.space.room();
         let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
-        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, room, self.gates.user_rows_max);
+        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, room, self.store_status.user_rows_max);
         for mail in mails.drain(..) {
             let done = match mail {
                 CommitterMail::Job(job) => {
-                    self.gates.queued.fetch_sub(1, Ordering::Relaxed);
+                    self.store_status.queued.fetch_sub(1, Ordering::Relaxed);
                     owed.durable |= is_durable(&job.op);
                     let (answer, done) = match failure {
                         Some(_) => (Err(StoreError::Transient), Ok(())),
                         None => settle_answer(group.apply(job.op)),
                     };
-                    owed.replies.push((job.outbox, job.ticket, job.route, answer));
+                    owed.replies.push((job.reply_queue, job.ticket, job.route, answer));
                     done
                 }
                 CommitterMail::Upkeep(upkeep) => {
-                    self.gates.upkeep_taken();
+                    self.store_status.upkeep_taken();
                     if failure.is_some() || room == Room::Nothing { Ok(()) } else { group.upkeep(upkeep) }
                 }
                 CommitterMail::Replay(messages, done) => {
                     owed.durable = true;
-                    let (unsaved, outcome) = save_replayed(&mut group, messages, &self.gates.tally);
+                    let (unsaved, outcome) = save_replayed(&mut group, messages, &self.store_status.tally);
                     owed.waiting.push(Waiting::Replay(done, unsaved));
                     outcome
                 }
                 CommitterMail::Load(load, done) => {
-                    self.gates.queued.fetch_sub(1, Ordering::Relaxed);
+                    self.store_status.queued.fetch_sub(1, Ordering::Relaxed);
                     owed.durable = true;
                     let (answer, outcome) = settle_answer(group.load(&load));
                     owed.waiting.push(Waiting::Load(done, answer.map(drop)));
@@ -168,14 +168,14 @@ impl Committer {
                 CommitterMail::Stop => Ok(()),
             };
             match done {
-                Ok(()) | Err(Trouble::Refused(_)) => {}
-                Err(Trouble::Read(error)) => self.gates.tally.read_failed(&error),
-                Err(Trouble::Write(error)) => failure = Some(error),
+                Ok(()) | Err(WriteError::Refused(_)) => {}
+                Err(WriteError::Read(error)) => self.store_status.tally.read_failed(&error),
+                Err(WriteError::Write(error)) => failure = Some(error),
             }
         }
         let written = match group.write_out() {
-            Err(Trouble::Write(error)) => Err(error),
-            Ok(()) | Err(Trouble::Refused(_) | Trouble::Read(_)) => Ok(group.wrote()),
+            Err(WriteError::Write(error)) => Err(error),
+            Ok(()) | Err(WriteError::Refused(_) | WriteError::Read(_)) => Ok(group.wrote()),
         };
         failure.map_or(written, Err)
     }
@@ -200,9 +200,9 @@ impl Committer {
 
     fn sync_relaxed(&mut self) {
         if self.unsynced.is_some_and(|since| since.elapsed() >= RELAXED_MAX) {
-            self.gates.commit_began();
+            self.store_status.commit_began();
             self.sync(PersistMode::SyncData);
-            self.gates.commit_ended();
+            self.store_status.commit_ended();
         }
     }
 
@@ -230,15 +230,15 @@ impl Committer {
     }
 
     fn deliver(&mut self, replies: Replies) {
-        let mut woken: Vec<Arc<Outbox>> = Vec::new();
-        for (outbox, ticket, route, answer) in replies {
+        let mut woken: Vec<Arc<ReplyQueue>> = Vec::new();
+        for (reply_queue, ticket, route, answer) in replies {
             self.stats.store_transient += u64::from(matches!(answer, Err(StoreError::Transient)));
-            outbox.push(ticket, route, answer);
-            if !woken.iter().any(|known| Arc::ptr_eq(known, &outbox)) {
-                woken.push(outbox);
+            reply_queue.push(ticket, route, answer);
+            if !woken.iter().any(|known| Arc::ptr_eq(known, &reply_queue)) {
+                woken.push(reply_queue);
             }
         }
-        woken.iter().for_each(|outbox| outbox.wake());
+        woken.iter().for_each(|reply_queue| reply_queue.wake());
     }
 
     /// Copies the counters to the board, about once a second.
@@ -247,19 +247,19 @@ impl Committer {
             return;
         }
         self.boarded = Instant::now();
-        let tally = &self.gates.tally;
+        let tally = &self.store_status.tally;
         let refused = tally.transient.swap(0, Ordering::Relaxed);
         self.stats.store_transient += refused;
         self.stats.store_reads = tally.reads.load(Ordering::Relaxed);
         self.stats.store_read_errors = tally.read_errors.load(Ordering::Relaxed);
-        self.stats.store_queue = self.gates.queued.load(Ordering::Relaxed);
-        self.stats.store_disk_bytes = self.gates.space.used();
-        self.stats.store_disk_free_bytes = self.gates.space.free();
-        self.stats.store_room = self.gates.space.room() as u64;
+        self.stats.store_queue = self.store_status.queued.load(Ordering::Relaxed);
+        self.stats.store_disk_bytes = self.store_status.space.used();
+        self.stats.store_disk_free_bytes = self.store_status.space.free();
+        self.stats.store_room = self.store_status.space.room() as u64;
         self.stats.store_cache_bytes = self.db.cache_bytes();
         self.stats.store_buffer_bytes = self.db.buffer_bytes();
-        self.stats.store_circuit_open = u64::from(self.gates.circuit_open.load(Ordering::Relaxed));
-        self.stats.write_to(&self.gates.board, 0);
+        self.stats.store_circuit_open = u64::from(self.store_status.circuit_open.load(Ordering::Relaxed));
+        self.stats.write_to(&self.store_status.board, 0);
     }
 }
 
@@ -285,10 +285,10 @@ impl Waiting {
 }
 
 /// Splits an operation's outcome into its reply and the failure to count.
-fn settle_answer(outcome: Result<StoreReply, Trouble>) -> (Answer, Result<(), Trouble>) {
+fn settle_answer(outcome: Result<StoreReply, WriteError>) -> (Answer, Result<(), WriteError>) {
     match outcome {
         Ok(reply) => (Ok(reply), Ok(())),
-        Err(Trouble::Refused(error)) => (Err(error), Ok(())),
+        Err(WriteError::Refused(error)) => (Err(error), Ok(())),
         Err(trouble) => (Err(StoreError::Transient), Err(trouble)),
     }
 }
@@ -299,28 +299,28 @@ fn save_replayed(
     group: &mut Group,
     messages: Vec<Arc<Message>>,
     tally: &Tally,
-) -> (Option<Unsaved>, Result<(), Trouble>) {
+) -> (Option<Unsaved>, Result<(), WriteError>) {
     let mut unsaved: Option<Unsaved> = None;
     for of_one_user in messages.chunk_by(|a, b| a.uaid == b.uaid) {
         match group.save(of_one_user) {
             Ok(_) => continue,
-            Err(Trouble::Write(error)) => return (unsaved, Err(Trouble::Write(error))),
-            Err(Trouble::Read(_) | Trouble::Refused(_)) => {}
+            Err(WriteError::Write(error)) => return (unsaved, Err(WriteError::Write(error))),
+            Err(WriteError::Read(_) | WriteError::Refused(_)) => {}
         }
         for message in of_one_user {
             match group.save(std::slice::from_ref(message)) {
                 Ok(_) => {}
-                Err(Trouble::Read(error)) => {
+                Err(WriteError::Read(error)) => {
                     tally.read_failed(&error);
                     Unsaved::add(&mut unsaved, message, || format!("a row of its user cannot be read ({error})"));
                 }
-                Err(Trouble::Refused(error)) => {
+                Err(WriteError::Refused(error)) => {
                     Unsaved::add(&mut unsaved, message, || match error {
                         StoreError::Full => "the disk of the store is full".to_owned(),
                         StoreError::Transient => "the store is stalled".to_owned(),
                     });
                 }
-                Err(trouble @ Trouble::Write(_)) => return (unsaved, Err(trouble)),
+                Err(trouble @ WriteError::Write(_)) => return (unsaved, Err(trouble)),
             }
         }
     }

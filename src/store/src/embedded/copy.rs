@@ -8,7 +8,7 @@ use fjall::{Keyspace, PersistMode, Readable};
 use super::Embedded;
 use super::database::{Database, KEYSPACES};
 use super::directory::prepare;
-use super::fault::{Cause, StoreFault};
+use super::error::{Cause, StoreOpenError};
 
 /// Rows of one write batch of a copy.
 const ROWS_PER_BATCH: usize = 1_024;
@@ -40,14 +40,14 @@ impl Embedded {
     ///
     /// # Errors
     /// If `dest` is not empty or not writable, or a row cannot be read.
-    pub fn backup(&self, dest: &Path) -> Result<Copied, StoreFault> {
-        let Some(db) = &self.db else { return Err(StoreFault::new(&self.dir, Cause::Closed)) };
+    pub fn backup(&self, dest: &Path) -> Result<Copied, StoreOpenError> {
+        let Some(db) = &self.db else { return Err(StoreOpenError::new(&self.dir, Cause::Closed)) };
         let mut target = Target::create(dest)?;
         let snapshot = db.fjall.snapshot();
         let mut copied = Copied::default();
         for (nth, keyspace) in keyspaces(db).into_iter().enumerate() {
             for row in snapshot.iter(keyspace) {
-                let (key, value) = row.into_inner().map_err(|e| StoreFault::database(&self.dir, e))?;
+                let (key, value) = row.into_inner().map_err(|e| StoreOpenError::database(&self.dir, e))?;
                 target.put(nth, &key, &value)?;
                 copied.count(nth);
             }
@@ -93,38 +93,38 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn create(dest: &Path) -> Result<Target, StoreFault> {
+    pub(super) fn create(dest: &Path) -> Result<Target, StoreOpenError> {
         if fs::read_dir(dest).is_ok_and(|mut entries| entries.next().is_some()) {
-            return Err(StoreFault::new(dest, Cause::NotEmpty));
+            return Err(StoreOpenError::new(dest, Cause::NotEmpty));
         }
         let lock = prepare(dest)?;
         let path = dest.join("db");
-        let db = Database::open(&path, CACHE_BYTES).map_err(|e| StoreFault::database(&path, e))?;
+        let db = Database::open(&path, CACHE_BYTES).map_err(|e| StoreOpenError::database(&path, e))?;
         let batch = db.fjall.batch().durability(None);
         Ok(Target { dest: dest.into(), db, batch, rows: 0, _lock: lock })
     }
 
-    pub(super) fn put(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
+    pub(super) fn put(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreOpenError> {
         self.batch.insert(keyspaces(&self.db)[nth], key, value);
         self.rows += 1;
         if self.rows.is_multiple_of(ROWS_PER_BATCH) { self.write() } else { Ok(()) }
     }
 
-    pub(super) fn remove(&mut self, nth: usize, key: &[u8]) -> Result<(), StoreFault> {
+    pub(super) fn remove(&mut self, nth: usize, key: &[u8]) -> Result<(), StoreOpenError> {
         self.batch.remove(keyspaces(&self.db)[nth], key);
         self.rows += 1;
         if self.rows.is_multiple_of(ROWS_PER_BATCH) { self.write() } else { Ok(()) }
     }
 
-    pub(super) fn write(&mut self) -> Result<(), StoreFault> {
+    pub(super) fn write(&mut self) -> Result<(), StoreOpenError> {
         let next = self.db.fjall.batch().durability(None);
         let full = std::mem::replace(&mut self.batch, next);
-        full.commit().map_err(|e| StoreFault::database(&self.dest, e))
+        full.commit().map_err(|e| StoreOpenError::database(&self.dest, e))
     }
 
-    pub(super) fn finish(mut self) -> Result<(), StoreFault> {
+    pub(super) fn finish(mut self) -> Result<(), StoreOpenError> {
         self.write()?;
-        self.db.fjall.persist(PersistMode::SyncAll).map_err(|e| StoreFault::database(&self.dest, e))
+        self.db.fjall.persist(PersistMode::SyncAll).map_err(|e| StoreOpenError::database(&self.dest, e))
     }
 }
 

@@ -8,7 +8,7 @@
 mod load;
 mod messages;
 mod removal;
-mod upkeep;
+mod cleanup;
 mod users;
 
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 
 use fjall::{OwnedWriteBatch, Slice};
 use machine::ids::{Chid, Clock, Stamp, Uaid};
-use machine::message::Held;
+use machine::message::TopicHolder;
 use machine::{StoreError, StoreOp, StoreReply};
 
 use super::database::Database;
@@ -26,13 +26,13 @@ use super::room::Room;
 use super::rows::{self, ChannelRow, Record};
 use super::stats::StoreStats;
 
+pub(super) use cleanup::CleanupOp;
 pub(super) use load::Load;
 pub(super) use removal::REMOVAL_ROWS_MAX;
-pub(super) use upkeep::Upkeep;
 
 /// Reason for which an operation of a group was not done.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum WriteError {
     /// An answer to the operation.
     Refused(StoreError),
     /// The database could not read: the operation is answered, and the fault is counted.
@@ -59,7 +59,7 @@ pub(super) struct Group<'a> {
     /// Registrations of channels that were looked up or changed, for records that do not name them.
     channels: HashMap<(Uaid, Chid), Option<u64>>,
     /// Messages in topic slots, with their registrations.
-    topics: HashMap<Vec<u8>, Option<(Held, u64)>>,
+    topics: HashMap<Vec<u8>, Option<(TopicHolder, u64)>>,
     /// Users with rows in the batch.
     touched: HashSet<Uaid>,
     numbers: &'a mut Numbers,
@@ -102,7 +102,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, Trouble> {
+    pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, WriteError> {
         if self.room == Room::Nothing && is_write(&op) {
             return self.refuse_full();
         }
@@ -131,13 +131,13 @@ impl<'a> Group<'a> {
             | StoreOp::Read { .. } => {
                 self.stats.store_reads_behind_writes += 1;
                 self.write_out_for(op.uaid())?;
-                query::answer(self.db, &op).map(|found| found.reply).map_err(Trouble::Read)
+                query::answer(self.db, &op).map(|found| found.reply).map_err(WriteError::Read)
             }
         }
     }
 
     /// Writes the pending changes to the journal's buffer and to the tree, unsynced.
-    pub(super) fn write_out(&mut self) -> Result<(), Trouble> {
+    pub(super) fn write_out(&mut self) -> Result<(), WriteError> {
         for (uaid, pending) in self.users.drain().filter(|(_, pending)| pending.changed) {
             match pending.record {
                 Some(record) => {
@@ -164,25 +164,25 @@ impl<'a> Group<'a> {
         self.wrote = true;
         self.stats.store_bytes_written += self.bytes;
         self.bytes = 0;
-        std::mem::replace(&mut self.batch, batch(self.db)).commit().map_err(Trouble::Write)
+        std::mem::replace(&mut self.batch, batch(self.db)).commit().map_err(WriteError::Write)
     }
 
-    fn write_out_if(&mut self, pending: impl Fn(&Group) -> bool) -> Result<(), Trouble> {
+    fn write_out_if(&mut self, pending: impl Fn(&Group) -> bool) -> Result<(), WriteError> {
         if pending(self) { self.write_out() } else { Ok(()) }
     }
 
-    fn write_out_for(&mut self, uaid: Uaid) -> Result<(), Trouble> {
+    fn write_out_for(&mut self, uaid: Uaid) -> Result<(), WriteError> {
         self.write_out_if(|group| {
             group.touched.contains(&uaid) || group.users.get(&uaid).is_some_and(|pending| pending.changed)
         })
     }
 
     /// The record of a user after the operations before.
-    fn user(&mut self, uaid: Uaid) -> Result<&Option<Record>, Trouble> {
+    fn user(&mut self, uaid: Uaid) -> Result<&Option<Record>, WriteError> {
         Ok(match self.users.entry(uaid) {
             Entry::Occupied(entry) => &entry.into_mut().record,
             Entry::Vacant(entry) => {
-                let record = query::record(self.db, uaid).map_err(Trouble::Read)?;
+                let record = query::record(self.db, uaid).map_err(WriteError::Read)?;
                 &entry.insert(Pending { record, changed: false }).record
             }
         })
@@ -196,7 +196,7 @@ impl<'a> Group<'a> {
     }
 
     /// The registration of a channel after the operations before; `None` if it is not registered.
-    fn registration(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<u64>, Trouble> {
+    fn registration(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<u64>, WriteError> {
         // No channel is there without its user: they are dropped in one batch.
         let Some(record) = self.user(uaid)? else { return Ok(None) };
         if let Some(mut names) = record.names() {
@@ -205,9 +205,9 @@ impl<'a> Group<'a> {
         if let Some(registration) = self.channels.get(&(uaid, chid)) {
             return Ok(*registration);
         }
-        let row = self.db.channels.get(rows::channel_key(uaid, chid)).map_err(Trouble::Read)?;
+        let row = self.db.channels.get(rows::channel_key(uaid, chid)).map_err(WriteError::Read)?;
         // As with records: a row of an unknown version is not "none".
-        let parse = |row: Slice| ChannelRow::parse(&row).ok_or(Trouble::Read(fjall::Error::Unrecoverable));
+        let parse = |row: Slice| ChannelRow::parse(&row).ok_or(WriteError::Read(fjall::Error::Unrecoverable));
         let registration = row.map(parse).transpose()?.map(|row| row.registration);
         self.channels.insert((uaid, chid), registration);
         Ok(registration)
@@ -233,10 +233,10 @@ impl<'a> Group<'a> {
     }
 
     /// Removes a message row, which may not be there.
-    fn remove_message(&mut self, uaid: Uaid, key: Slice) -> Result<(), Trouble> {
+    fn remove_message(&mut self, uaid: Uaid, key: Slice) -> Result<(), WriteError> {
         if let Some((_, stamp, _)) = rows::parse_message_key(&key).filter(|(_, stamp, _)| rows::is_counted(*stamp)) {
             self.write_out_for(uaid)?;
-            if self.db.messages.contains_key(&key).map_err(Trouble::Read)? {
+            if self.db.messages.contains_key(&key).map_err(WriteError::Read)? {
                 self.count_row(uaid, stamp, false)?;
             }
         }
@@ -248,7 +248,7 @@ impl<'a> Group<'a> {
     }
 
     /// Counts the arrival or removal of a row, if rows of this stamp are counted.
-    fn count_row(&mut self, uaid: Uaid, stamp: Stamp, came: bool) -> Result<(), Trouble> {
+    fn count_row(&mut self, uaid: Uaid, stamp: Stamp, came: bool) -> Result<(), WriteError> {
         if rows::is_counted(stamp) && self.user(uaid)?.is_some() {
             self.change(uaid, |record| record.count_row(came));
         }
@@ -256,7 +256,7 @@ impl<'a> Group<'a> {
     }
 
     /// Removes the topic row of this stamp, which is there.
-    fn remove_topic(&mut self, key: Vec<u8>, stamp: Stamp) -> Result<(), Trouble> {
+    fn remove_topic(&mut self, key: Vec<u8>, stamp: Stamp) -> Result<(), WriteError> {
         if let Some(uaid) = rows::uaid_of(&key) {
             self.count_row(uaid, stamp, false)?;
             self.touched.insert(uaid);
@@ -276,9 +276,9 @@ impl<'a> Group<'a> {
         self.numbers.clock = self.numbers.clock.max(clock);
     }
 
-    fn refuse_full(&mut self) -> Result<StoreReply, Trouble> {
+    fn refuse_full(&mut self) -> Result<StoreReply, WriteError> {
         self.stats.store_full += 1;
-        Err(Trouble::Refused(StoreError::Full))
+        Err(WriteError::Refused(StoreError::Full))
     }
 }
 

@@ -18,7 +18,7 @@ use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::fault::{Cause, StoreFault};
+use super::error::{Cause, StoreOpenError};
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -57,18 +57,18 @@ pub(super) enum Ending {
 }
 
 /// The journals of a database in the order they were written.
-pub(super) fn list(db: &Path) -> Result<Vec<PathBuf>, StoreFault> {
+pub(super) fn list(db: &Path) -> Result<Vec<PathBuf>, StoreOpenError> {
     let entries = match fs::read_dir(db) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(StoreFault::io(db, "list", e)),
+        Err(e) => return Err(StoreOpenError::io(db, "list", e)),
     };
     let mut journals = Vec::new();
     for entry in entries {
-        let path = entry.map_err(|e| StoreFault::io(db, "list", e))?.path();
+        let path = entry.map_err(|e| StoreOpenError::io(db, "list", e))?.path();
         if path.extension().is_some_and(|e| e == "jnl") {
             let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
-            let damaged = || StoreFault::new(&path, Cause::Damaged("its name is not a number".into()));
+            let damaged = || StoreOpenError::new(&path, Cause::Damaged("its name is not a number".into()));
             journals.push((number.ok_or_else(damaged)?, path));
         }
     }
@@ -80,10 +80,10 @@ pub(super) fn list(db: &Path) -> Result<Vec<PathBuf>, StoreFault> {
 ///
 /// # Errors
 /// If a journal is damaged or cannot be read.
-pub(super) fn check(db: &Path) -> Result<(), StoreFault> {
+pub(super) fn check(db: &Path) -> Result<(), StoreOpenError> {
     let journals = list(db)?;
     for (nth, path) in journals.iter().enumerate() {
-        let bytes = fs::read(path).map_err(|e| StoreFault::io(path, "read", e))?;
+        let bytes = fs::read(path).map_err(|e| StoreOpenError::io(path, "read", e))?;
         let last = nth + 1 == journals.len();
         match ending(&bytes) {
             Ending::Whole => {}
@@ -93,11 +93,11 @@ pub(super) fn check(db: &Path) -> Result<(), StoreFault> {
                     file.set_len(at as u64)?;
                     file.sync_all()
                 };
-                cut().map_err(|e| StoreFault::io(path, "shorten", e))?;
+                cut().map_err(|e| StoreOpenError::io(path, "shorten", e))?;
             }
             Ending::Torn(at) | Ending::Damaged(at) => {
                 let what = format!("its batch at byte {at} is not whole");
-                return Err(StoreFault::new(path, Cause::Damaged(what)));
+                return Err(StoreOpenError::new(path, Cause::Damaged(what)));
             }
         }
     }

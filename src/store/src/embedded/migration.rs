@@ -14,7 +14,7 @@ use fjall::PersistMode;
 use machine::ids::{Chid, Clock, KeyDigest};
 
 use super::database::Database;
-use super::fault::{Cause, StoreFault};
+use super::error::{Cause, StoreOpenError};
 use super::rows::{self, ChannelRow, Record};
 
 const OLD_FORMAT: u8 = 1;
@@ -29,13 +29,13 @@ const USERS_PER_LINE: u64 = 1_000_000;
 ///
 /// # Errors
 /// If it cannot be read or written, or is of a format that this version does not know.
-pub(super) fn run(db: &Database, path: &Path) -> Result<(), StoreFault> {
-    let fault = |error| StoreFault::database(path, error);
+pub(super) fn run(db: &Database, path: &Path) -> Result<(), StoreOpenError> {
+    let fault = |error| StoreOpenError::database(path, error);
     let found = db.meta.get(rows::FORMAT_KEY).map_err(fault)?;
     match found.as_deref() {
         Some([rows::FORMAT]) => Ok(()),
         Some([rows::FORMAT_BEFORE]) => mark(db).map_err(fault),
-        Some([newer]) if *newer > rows::FORMAT => Err(StoreFault::new(path, Cause::Version(newer.to_string()))),
+        Some([newer]) if *newer > rows::FORMAT => Err(StoreOpenError::new(path, Cause::Version(newer.to_string()))),
         _ => migrate(db).map_err(fault),
     }
 }

@@ -16,10 +16,10 @@ mod committer;
 mod copy;
 mod database;
 mod directory;
-mod fault;
+mod error;
 mod group;
 mod journal;
-mod keeper;
+mod maintenance;
 mod migration;
 mod pacing;
 mod port;
@@ -46,17 +46,17 @@ use machine::ids::Clock;
 use machine::message::Message;
 use machine::stats::{Board, Counters};
 use shards::ports::Store;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
 pub use copy::Copied;
-pub use fault::StoreFault;
+pub use error::StoreOpenError;
 pub use salvage::{Progress, salvage};
 pub use stats::StoreStats;
 
 use committer::Committer;
 use database::Database;
-use fault::Cause;
-use group::{Numbers, Upkeep};
+use error::Cause;
+use group::{CleanupOp, Numbers};
 use port::{CommitterMail, Port, ReaderMail};
 use room::Space;
 use stats::Tally;
@@ -94,11 +94,11 @@ pub struct Options {
     /// A write under way for longer opens the circuit.
     pub stall_after: Duration,
     /// Minimum time between two compactions of a full store, which give the space of deletes back.
-    pub squeeze_every: Duration,
+    pub compact_every: Duration,
     /// True if expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
     /// The clock for expiry.
-    pub wall: Arc<Wall>,
+    pub process_clock: Arc<ProcessClock>,
     /// Called once when nothing can be written any more; the default prints the reason on standard error and exits.
     pub fatal: Fatal,
     /// Called before each sync.
@@ -115,9 +115,9 @@ impl Default for Options {
             bytes_free_min: 256 << 20,
             readers: 2,
             stall_after: Duration::from_secs(3),
-            squeeze_every: Duration::from_secs(60),
+            compact_every: Duration::from_secs(60),
             sweep: true,
-            wall: Arc::new(Wall::start()),
+            process_clock: Arc::new(ProcessClock::start()),
             fatal: Arc::new(|why| {
                 eprintln!("murre: {why}");
                 std::process::exit(EXIT_STORAGE);
@@ -129,11 +129,11 @@ impl Default for Options {
 }
 
 /// State that the threads of a store and its ports share without waiting.
-struct Gates {
+struct StoreStatus {
     started: Instant,
     stall_after: Duration,
     user_rows_max: u64,
-    squeeze_every: Duration,
+    compact_every: Duration,
     sweep: bool,
     space: Arc<Space>,
     /// Milliseconds since `started` of the commit under way; 0 while there is none.
@@ -147,14 +147,14 @@ struct Gates {
     board: Arc<Board>,
 }
 
-impl Gates {
-    fn new(dir: &Path, options: &Options) -> Gates {
-        Gates {
+impl StoreStatus {
+    fn new(dir: &Path, options: &Options) -> StoreStatus {
+        StoreStatus {
             started: Instant::now(),
             stall_after: options.stall_after,
             user_rows_max: options.user_rows_max,
             space: Arc::new(Space::new(dir, options)),
-            squeeze_every: options.squeeze_every,
+            compact_every: options.compact_every,
             sweep: options.sweep,
             commit_since: AtomicU64::new(0),
             circuit_open: AtomicBool::new(false),
@@ -188,8 +188,8 @@ impl Gates {
     }
 
     /// Sends upkeep to the committer; returns false if it was dropped: the sweep is off, or many mails wait.
-    fn tell(&self, committer: &Sender<CommitterMail>, upkeep: Upkeep) -> bool {
-        if !self.sweep && !matches!(upkeep, Upkeep::ClearMark(_)) {
+    fn tell(&self, committer: &Sender<CommitterMail>, upkeep: CleanupOp) -> bool {
+        if !self.sweep && !matches!(upkeep, CleanupOp::ClearMark(_)) {
             return false;
         }
         let fits = self.upkeep.fetch_add(1, Ordering::Relaxed) < UPKEEP_MAX;
@@ -234,7 +234,7 @@ pub struct Embedded {
     dir: PathBuf,
     db: Option<Database>,
     numbers: Numbers,
-    gates: Arc<Gates>,
+    store_status: Arc<StoreStatus>,
     committer: Sender<CommitterMail>,
     readers: Vec<Sender<ReaderMail>>,
     keeper: Option<Sender<()>>,
@@ -249,16 +249,17 @@ impl Embedded {
     /// Opens the store in `dir`, which is created, and starts its threads.
     ///
     /// # Errors
-    /// If the directory is in use, not writable, not a store, of another format, or damaged; see [`StoreFault`].
-    pub fn open(dir: &Path, options: Options) -> Result<Embedded, StoreFault> {
+    /// If the directory is in use, not writable, not a store, of another format, or damaged; see [`StoreOpenError`].
+    pub fn open(dir: &Path, options: Options) -> Result<Embedded, StoreOpenError> {
         let lock = directory::prepare(dir)?;
         let path = dir.join("db");
         journal::check(&path)?;
         room::check_open(dir, &path)?;
-        let gates = Arc::new(Gates::new(dir, &options));
-        let (space, wall) = (Arc::clone(&gates.space), options.sweep.then(|| Arc::clone(&options.wall)));
-        let filters: database::Filters = Arc::new(move |name| pacing::Pacing::of(name, &space, wall.as_ref()));
-        let unreadable = |e| StoreFault::database(&path, e);
+        let store_status = Arc::new(StoreStatus::new(dir, &options));
+        let (space, process_clock) =
+            (Arc::clone(&store_status.space), options.sweep.then(|| Arc::clone(&options.process_clock)));
+        let filters: database::Filters = Arc::new(move |name| pacing::Pacing::of(name, &space, process_clock.as_ref()));
+        let unreadable = |e| StoreOpenError::database(&path, e);
         let db = Database::open_paced(&path, options.cache_bytes, filters).map_err(unreadable)?;
         migration::run(&db, &path)?;
         let number = |key: &[u8]| {
@@ -267,13 +268,13 @@ impl Embedded {
         };
         let clock = Clock(number(rows::CLOCK_KEY)?);
         let numbers = Numbers { clock, registration: number(rows::REGISTRATION_KEY)? };
-        gates.space.measure(&db);
+        store_status.space.measure(&db);
         let (committer, inbox) = unbounded();
         let mut store = Embedded {
             dir: dir.into(),
             db: Some(db.clone()),
             numbers,
-            gates,
+            store_status,
             committer,
             readers: Vec::new(),
             keeper: None,
@@ -283,7 +284,7 @@ impl Embedded {
             ports: AtomicUsize::new(0),
             _lock: lock,
         };
-        store.start(db, inbox, &options).map_err(|e| StoreFault::io(dir, "start the threads of the store", e))?;
+        store.start(db, inbox, &options).map_err(|e| StoreOpenError::io(dir, "start the threads of the store", e))?;
         Ok(store)
     }
 
@@ -295,21 +296,22 @@ impl Embedded {
     ) -> std::io::Result<()> {
         for n in 0..options.readers.max(1) {
             let (reader, inbox) = unbounded();
-            let (db, committer, gates) = (db.clone(), self.committer.clone(), self.gates.clone());
-            let thread = spawn(&format!("store-read-{n}"), move || reader::run(&db, &inbox, &committer, &gates))?;
+            let (db, committer, store_status) = (db.clone(), self.committer.clone(), self.store_status.clone());
+            let thread =
+                spawn(&format!("store-read-{n}"), move || reader::run(&db, &inbox, &committer, &store_status))?;
             self.readers.push(reader);
             self.reader_threads.push(thread);
         }
         let (keeper, stop) = bounded(1);
-        let (kept, mail, gates) = (db.clone(), self.committer.clone(), self.gates.clone());
-        let sweep = options.sweep.then(|| Arc::clone(&options.wall));
-        let keep = move || keeper::run(&kept, &stop, &mail, &gates, sweep.as_deref());
+        let (kept, mail, store_status) = (db.clone(), self.committer.clone(), self.store_status.clone());
+        let sweep = options.sweep.then(|| Arc::clone(&options.process_clock));
+        let keep = move || maintenance::run(&kept, &stop, &mail, &store_status, sweep.as_deref());
         self.keeper_thread = Some(spawn("store-keeper", keep)?);
         self.keeper = Some(keeper);
         let committer = Committer {
             db,
             inbox,
-            gates: self.gates.clone(),
+            store_status: self.store_status.clone(),
             fatal: options.fatal.clone(),
             numbers: self.numbers,
             stats: StoreStats::default(),
@@ -326,7 +328,7 @@ impl Embedded {
     /// Creates a shard's port. `waker` is called, from any thread, when there are replies to collect.
     pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
         let nth = self.ports.fetch_add(1, Ordering::Relaxed) % self.readers.len();
-        Box::new(Port::new(waker, self.committer.clone(), self.readers[nth].clone(), self.gates.clone()))
+        Box::new(Port::new(waker, self.committer.clone(), self.readers[nth].clone(), self.store_status.clone()))
     }
 
     /// Above every clock in any row: no shard's clock may start at or below it.
@@ -338,14 +340,14 @@ impl Embedded {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub fn has_users(&self) -> Result<bool, StoreFault> {
+    pub fn has_users(&self) -> Result<bool, StoreOpenError> {
         let empty = self.db.as_ref().map_or(Ok(true), |db| db.users.is_empty());
-        empty.map(|empty| !empty).map_err(|error| StoreFault::database(&self.dir, error))
+        empty.map(|empty| !empty).map_err(|error| StoreOpenError::database(&self.dir, error))
     }
 
     /// The store's counters, refreshed about once a second.
     pub fn board(&self) -> Arc<Board> {
-        self.gates.board.clone()
+        self.store_status.board.clone()
     }
 
     /// Saves the messages of ledgers, in bounded groups, also beyond the bound on disk use. Returns when the saved ones
@@ -367,7 +369,7 @@ impl Embedded {
                     None => unsaved = Some(more),
                 },
                 Some(Err(())) | None => {
-                    let closed = || StoreFault::new(&self.dir, Cause::Closed).to_string();
+                    let closed = || StoreOpenError::new(&self.dir, Cause::Closed).to_string();
                     for message in &sorted[nth * REPLAY_MESSAGES_PER_GROUP..] {
                         Unsaved::add(&mut unsaved, message, closed);
                     }
@@ -396,7 +398,7 @@ impl Embedded {
             let _ = thread.join();
         }
         // Everything is synced. A compaction that waits for room would wait for ever.
-        self.gates.space.close();
+        self.store_status.space.close();
         if let Some(thread) = self.keeper_thread.take() {
             let _ = thread.join();
         }

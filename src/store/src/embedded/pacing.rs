@@ -1,13 +1,13 @@
 //! Compactions that wait for their turn and for room on the disk: the filter that fjall hands every row to.
 //!
-//! Lives on: threads of fjall, and the keeper's squeeze.
+//! Lives on: threads of fjall, and the keeper's compaction.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fjall::compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict};
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
 use super::database::KEYSPACES;
 use super::room::Space;
@@ -20,17 +20,21 @@ const ROWS_PER_LOOK: u32 = 256;
 pub(super) struct Pacing {
     space: AssertUnwindSafe<Arc<Space>>,
     /// The clock for the expiry of message rows; none for other keyspaces, and without a sweep.
-    wall: Option<AssertUnwindSafe<Arc<Wall>>>,
+    process_clock: Option<AssertUnwindSafe<Arc<ProcessClock>>>,
     nth: usize,
 }
 
 impl Pacing {
     /// Creates the factory of the keyspace of this name.
-    pub(super) fn of(name: &str, space: &Arc<Space>, wall: Option<&Arc<Wall>>) -> Option<Arc<dyn Factory>> {
+    pub(super) fn of(
+        name: &str,
+        space: &Arc<Space>,
+        process_clock: Option<&Arc<ProcessClock>>,
+    ) -> Option<Arc<dyn Factory>> {
         let nth = KEYSPACES.iter().position(|known| *known == name)?;
-        let wall = wall.filter(|_| name == "messages");
-        let wall = wall.map(|wall| AssertUnwindSafe(Arc::clone(wall)));
-        Some(Arc::new(Pacing { space: AssertUnwindSafe(Arc::clone(space)), wall, nth }))
+        let process_clock = process_clock.filter(|_| name == "messages");
+        let process_clock = process_clock.map(|process_clock| AssertUnwindSafe(Arc::clone(process_clock)));
+        Some(Arc::new(Pacing { space: AssertUnwindSafe(Arc::clone(space)), process_clock, nth }))
     }
 }
 
@@ -41,8 +45,15 @@ impl Factory for Pacing {
 
     // fjall holds locks here; the first row is looked at without them.
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        let wall = self.wall.as_ref().map(|wall| Arc::clone(wall));
-        Box::new(Pace { space: Arc::clone(&self.space), wall, nth: self.nth, begun: false, rows: 0, copied: (0, 0) })
+        let process_clock = self.process_clock.as_ref().map(|process_clock| Arc::clone(process_clock));
+        Box::new(Pace {
+            space: Arc::clone(&self.space),
+            process_clock,
+            nth: self.nth,
+            begun: false,
+            rows: 0,
+            copied: (0, 0),
+        })
     }
 }
 
@@ -50,7 +61,7 @@ impl Factory for Pacing {
 /// rows behind.
 struct Pace {
     space: Arc<Space>,
-    wall: Option<Arc<Wall>>,
+    process_clock: Option<Arc<ProcessClock>>,
     nth: usize,
     /// True once the compaction has its turn.
     begun: bool,
@@ -83,10 +94,12 @@ impl CompactionFilter for Pace {
         }
         self.rows -= 1;
         let value = item.value()?;
-        let expired = |wall: &Arc<Wall>| rows::peek(&value).is_some_and(|peek| peek.expires <= wall.unix());
+        let expired = |process_clock: &Arc<ProcessClock>| {
+            rows::peek(&value).is_some_and(|peek| peek.expires <= process_clock.unix())
+        };
         // A row that its user's record counts goes through the committer.
         let counted = || rows::parse_message_key(item.key()).is_none_or(|(_, stamp, _)| rows::is_counted(stamp));
-        if self.wall.as_ref().is_some_and(expired) && !counted() {
+        if self.process_clock.as_ref().is_some_and(expired) && !counted() {
             return Ok(Verdict::Remove);
         }
         self.copied.0 += (item.key().len() + value.len()) as u64;

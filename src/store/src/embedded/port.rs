@@ -18,21 +18,21 @@ use machine::limits;
 use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 
-use super::Gates;
+use super::StoreStatus;
 use super::stats::Tally;
 
 /// Reply of a port.
 pub(super) type Answer = Result<StoreReply, StoreError>;
 
 /// Replies on their way to one shard, and its waker. Bounded by the operations that the port has sent.
-pub(super) struct Outbox {
-    replies: SegQueue<(StoreTicket, Route, Answer)>,
+pub(super) struct ReplyQueue {
+    replies: SegQueue<(StoreTicket, OpRoute, Answer)>,
     waker: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Outbox {
-    /// Adds a reply; the shard reads it after the next [`Outbox::wake`].
-    pub(super) fn push(&self, ticket: StoreTicket, route: Route, answer: Answer) {
+impl ReplyQueue {
+    /// Adds a reply; the shard reads it after the next [`ReplyQueue::wake`].
+    pub(super) fn push(&self, ticket: StoreTicket, route: OpRoute, answer: Answer) {
         self.replies.push((ticket, route, answer));
     }
 
@@ -43,7 +43,7 @@ impl Outbox {
 
 /// Way of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Route {
+pub(super) struct OpRoute {
     pub(super) uaid: Uaid,
     pub(super) through_reader: bool,
     /// The committer answers it.
@@ -52,9 +52,9 @@ pub(super) struct Route {
 
 /// One operation under way.
 pub(super) struct Job {
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) reply_queue: Arc<ReplyQueue>,
     pub(super) ticket: StoreTicket,
-    pub(super) route: Route,
+    pub(super) route: OpRoute,
     pub(super) op: StoreOp,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Job {
 pub(super) enum CommitterMail {
     Job(Job),
     /// From the keeper or a reader.
-    Upkeep(super::group::Upkeep),
+    Upkeep(super::group::CleanupOp),
     /// Messages of a ledger replay, saved also beyond the bound on disk use. The reply comes when they are durable,
     /// with those that could not be saved. An error when the store failed.
     Replay(Vec<Arc<machine::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
@@ -81,18 +81,18 @@ pub(super) enum ReaderMail {
 
 /// Operations of one user under way.
 #[derive(Default)]
-struct UnderWay {
+struct InFlight {
     through_reader: u32,
     to_committer: u32,
 }
 
 /// The port of one shard.
 pub(super) struct Port {
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) reply_queue: Arc<ReplyQueue>,
     pub(super) committer: Sender<CommitterMail>,
     pub(super) reader: Sender<ReaderMail>,
-    pub(super) gates: Arc<Gates>,
-    users: HashMap<Uaid, UnderWay>,
+    pub(super) store_status: Arc<StoreStatus>,
+    users: HashMap<Uaid, InFlight>,
     outstanding: usize,
     refused: VecDeque<StoreTicket>,
 }
@@ -102,39 +102,47 @@ impl Port {
         waker: Arc<dyn Fn() + Send + Sync>,
         committer: Sender<CommitterMail>,
         reader: Sender<ReaderMail>,
-        gates: Arc<Gates>,
+        store_status: Arc<StoreStatus>,
     ) -> Port {
-        let outbox = Arc::new(Outbox { replies: SegQueue::new(), waker });
-        Port { outbox, committer, reader, gates, users: HashMap::new(), outstanding: 0, refused: VecDeque::new() }
+        let reply_queue = Arc::new(ReplyQueue { replies: SegQueue::new(), waker });
+        Port {
+            reply_queue,
+            committer,
+            reader,
+            store_status,
+            users: HashMap::new(),
+            outstanding: 0,
+            refused: VecDeque::new(),
+        }
     }
 
-    fn route(&self, op: &StoreOp) -> Route {
+    fn route(&self, op: &StoreOp) -> OpRoute {
         let uaid = op.uaid();
         let (reading, writing) = self.users.get(&uaid).map_or((0, 0), |u| (u.through_reader, u.to_committer));
         let to_committer = is_write(op) || writing > 0;
-        Route { uaid, to_committer, through_reader: !to_committer || reading > 0 }
+        OpRoute { uaid, to_committer, through_reader: !to_committer || reading > 0 }
     }
 
     /// Refuses at once; the reply is collected like any other.
     fn refuse(&mut self, ticket: StoreTicket) {
-        Tally::add(&self.gates.tally.transient);
+        Tally::add(&self.store_status.tally.transient);
         self.refused.push_back(ticket);
-        self.outbox.wake();
+        self.reply_queue.wake();
     }
 }
 
 impl Store for Port {
     fn submit(&mut self, ticket: StoreTicket, op: StoreOp) {
         let route = self.route(&op);
-        let stalled = route.to_committer && self.gates.circuit_open.load(Ordering::Relaxed);
+        let stalled = route.to_committer && self.store_status.circuit_open.load(Ordering::Relaxed);
         if stalled || self.outstanding >= limits::STORE_TICKETS_MAX {
             return self.refuse(ticket);
         }
-        let job = Job { outbox: self.outbox.clone(), ticket, route, op };
+        let job = Job { reply_queue: self.reply_queue.clone(), ticket, route, op };
         let sent = if route.through_reader {
             self.reader.send(ReaderMail::Job(job)).is_ok()
         } else {
-            self.gates.queued.fetch_add(1, Ordering::Relaxed);
+            self.store_status.queued.fetch_add(1, Ordering::Relaxed);
             self.committer.send(CommitterMail::Job(job)).is_ok()
         };
         if !sent {
@@ -151,7 +159,7 @@ impl Store for Port {
         if let Some(ticket) = self.refused.pop_front() {
             return Some((ticket, Err(StoreError::Transient)));
         }
-        let (ticket, route, answer) = self.outbox.replies.pop()?;
+        let (ticket, route, answer) = self.reply_queue.replies.pop()?;
         assert!(self.outstanding > 0, "a reply answers an operation");
         self.outstanding -= 1;
         if let Some(user) = self.users.get_mut(&route.uaid) {

@@ -21,7 +21,7 @@ const SKIPS_PER_ITERATOR: usize = 1_024;
 const EXPIRED_HINTS_MAX: usize = 1_024;
 
 /// An answer and the findings of the reader on the way.
-pub(super) struct Found {
+pub(super) struct QueryResult {
     pub(super) reply: StoreReply,
     /// Keys of expired or settled rows, at most `EXPIRED_HINTS_MAX`.
     pub(super) expired: Vec<Slice>,
@@ -29,14 +29,14 @@ pub(super) struct Found {
     pub(super) nothing_marked: bool,
 }
 
-impl Found {
-    fn only(reply: StoreReply) -> Found {
-        Found { reply, expired: Vec::new(), nothing_marked: false }
+impl QueryResult {
+    fn only(reply: StoreReply) -> QueryResult {
+        QueryResult { reply, expired: Vec::new(), nothing_marked: false }
     }
 }
 
 /// Answers a read from the database.
-pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<Found> {
+pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> {
     match op {
         StoreOp::Topics { uaid, after, limit, now } => topics(db, *uaid, *after, *limit, *now),
         StoreOp::Messages { uaid, after, limit, now } => messages(db, *uaid, *after, *limit, *now),
@@ -67,14 +67,14 @@ pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>>
     }
 }
 
-fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
-    let Some(record) = record(db, uaid)? else { return Ok(Found::only(StoreReply::User(None))) };
+fn user(db: &Database, uaid: Uaid) -> fjall::Result<QueryResult> {
+    let Some(record) = record(db, uaid)? else { return Ok(QueryResult::only(StoreReply::User(None))) };
     let channels = registrations(db, uaid, &record)?.into_iter().map(|(chid, _)| chid).collect();
-    Ok(Found::only(StoreReply::User(Some(Box::new(record.row(channels))))))
+    Ok(QueryResult::only(StoreReply::User(Some(Box::new(record.row(channels))))))
 }
 
 /// The user with one channel or none.
-fn locate(db: &Database, uaid: Uaid, chid: Chid) -> fjall::Result<Found> {
+fn locate(db: &Database, uaid: Uaid, chid: Chid) -> fjall::Result<QueryResult> {
     let mut found = user(db, uaid)?;
     if let StoreReply::User(Some(row)) = &mut found.reply {
         row.channels.retain(|one| *one == chid);
@@ -113,7 +113,7 @@ impl Registrations {
         Ok(Registrations(Some(registrations(db, uaid, record)?.into_iter().collect())))
     }
 
-    fn has(&self, chid: Option<Chid>, peek: &rows::Peek) -> bool {
+    fn has(&self, chid: Option<Chid>, peek: &rows::RowHead) -> bool {
         let Some(of_channels) = &self.0 else { return true };
         chid.is_some_and(|chid| of_channels.get(&chid) == Some(&peek.registration))
     }
@@ -125,14 +125,14 @@ fn topics(
     after: Option<(Chid, Topic)>,
     limit: u16,
     now: UnixSeconds,
-) -> fjall::Result<Found> {
+) -> fjall::Result<QueryResult> {
     let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
     let start = match &after {
         Some((chid, topic)) => Bound::Excluded(rows::topic_key(uaid, *chid, topic)),
         None => Bound::Included(uaid.0.to_vec()),
     };
     let registrations = Registrations::of(db, uaid, &record)?;
-    let judge = |key: &[u8], peek: &rows::Peek| match registrations.has(rows::chid_in(key), peek) {
+    let judge = |key: &[u8], peek: &rows::RowHead| match registrations.has(rows::chid_in(key), peek) {
         true if peek.expires > now => Verdict::Live,
         true => Verdict::Expired,
         false => Verdict::Removed,
@@ -140,12 +140,12 @@ fn topics(
     scan(&db.topics, start, last_key(uaid), limit, &judge).map(|found| finish(found, &record, false))
 }
 
-fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> fjall::Result<Found> {
+fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> fjall::Result<QueryResult> {
     let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
     let low_water = record.low_water();
     let start = Bound::Excluded(rows::message_key(uaid, after, Chid([0xff; 16])).to_vec());
     let registrations = Registrations::of(db, uaid, &record)?;
-    let judge = |key: &[u8], peek: &rows::Peek| {
+    let judge = |key: &[u8], peek: &rows::RowHead| {
         let settled = !peek.saved && rows::word(key, 16) <= low_water.0;
         match registrations.has(rows::parse_message_key(key).map(|(_, _, chid)| chid), peek) {
             true if peek.expires > now && !settled => Verdict::Live,
@@ -156,7 +156,7 @@ fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSecond
     scan(&db.messages, start, last_key(uaid), limit, &judge).map(|found| finish(found, &record, true))
 }
 
-fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
+fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<QueryResult> {
     let Some(record) = record(db, row.uaid)? else { return Ok(empty()) };
     let keyspace = if row.topic.is_some() { &db.topics } else { &db.messages };
     let value = keyspace.get(rows::row_key(row))?;
@@ -169,7 +169,7 @@ fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
         (there && peek.expires > now && !settled).then(|| Arc::new(message))
     };
     let messages = value.as_ref().and_then(live).into_iter().collect();
-    Ok(Found::only(StoreReply::Page(Box::new(Page { messages, exhausted: true }))))
+    Ok(QueryResult::only(StoreReply::Page(Box::new(Page { messages, exhausted: true }))))
 }
 
 /// The greatest key that any row of a user can have in any family: topics are shorter than 40 bytes.
@@ -200,7 +200,7 @@ fn scan(
     mut start: Bound<Vec<u8>>,
     last: Vec<u8>,
     limit: u16,
-    judge: &dyn Fn(&[u8], &rows::Peek) -> Verdict,
+    judge: &dyn Fn(&[u8], &rows::RowHead) -> Verdict,
 ) -> fjall::Result<Scan> {
     let mut scan = Scan { messages: Vec::new(), exhausted: false, expired: Vec::new() };
     'bites: loop {
@@ -231,15 +231,15 @@ fn scan(
     }
 }
 
-fn finish(scan: Scan, record: &Record, is_messages: bool) -> Found {
+fn finish(scan: Scan, record: &Record, is_messages: bool) -> QueryResult {
     let nothing = is_messages && scan.messages.is_empty() && scan.exhausted;
-    Found {
+    QueryResult {
         nothing_marked: nothing && record.may_have_messages(),
         expired: scan.expired,
         reply: StoreReply::Page(Box::new(Page { messages: scan.messages, exhausted: scan.exhausted })),
     }
 }
 
-fn empty() -> Found {
-    Found::only(StoreReply::Page(Box::new(Page { messages: Vec::new(), exhausted: true })))
+fn empty() -> QueryResult {
+    QueryResult::only(StoreReply::Page(Box::new(Page { messages: Vec::new(), exhausted: true })))
 }

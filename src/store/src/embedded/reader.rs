@@ -8,54 +8,59 @@ use std::sync::atomic::Ordering;
 use crossbeam::channel::{Receiver, Sender};
 use machine::{StoreError, StoreOp};
 
-use super::Gates;
+use super::StoreStatus;
 use super::database::Database;
-use super::group::Upkeep;
+use super::group::CleanupOp;
 use super::port::{CommitterMail, Job, ReaderMail};
 use super::query;
 use super::stats::Tally;
 
 /// Runs until a stop mail comes or every sender is gone.
-pub(super) fn run(db: &Database, inbox: &Receiver<ReaderMail>, committer: &Sender<CommitterMail>, gates: &Arc<Gates>) {
+pub(super) fn run(
+    db: &Database,
+    inbox: &Receiver<ReaderMail>,
+    committer: &Sender<CommitterMail>,
+    store_status: &Arc<StoreStatus>,
+) {
     while let Ok(ReaderMail::Job(job)) = inbox.recv() {
         if job.route.to_committer {
-            gates.queued.fetch_add(1, Ordering::Relaxed);
+            store_status.queued.fetch_add(1, Ordering::Relaxed);
             if let Err(returned) = committer.send(CommitterMail::Job(job))
                 && let CommitterMail::Job(job) = returned.0
             {
-                refuse(job, gates);
+                refuse(job, store_status);
             }
             continue;
         }
         match query::answer(db, &job.op) {
             Ok(found) => {
-                Tally::add(&gates.tally.reads);
-                job.outbox.push(job.ticket, job.route, Ok(found.reply));
-                job.outbox.wake();
+                Tally::add(&store_status.tally.reads);
+                job.reply_queue.push(job.ticket, job.route, Ok(found.reply));
+                job.reply_queue.wake();
                 if found.nothing_marked && found.expired.is_empty() {
-                    gates.tell(committer, Upkeep::ClearMark(job.route.uaid));
+                    store_status.tell(committer, CleanupOp::ClearMark(job.route.uaid));
                 }
                 if !found.expired.is_empty() {
-                    gates.tell(committer, expired(&job.op, found.expired));
+                    store_status.tell(committer, expired(&job.op, found.expired));
                 }
             }
             Err(error) => {
-                gates.tally.read_failed(&error);
-                refuse(job, gates);
+                store_status.tally.read_failed(&error);
+                refuse(job, store_status);
             }
         }
     }
 }
 
-fn refuse(job: Job, gates: &Gates) {
-    Tally::add(&gates.tally.transient);
-    job.outbox.push(job.ticket, job.route, Err(StoreError::Transient));
-    job.outbox.wake();
+fn refuse(job: Job, store_status: &StoreStatus) {
+    Tally::add(&store_status.tally.transient);
+    job.reply_queue.push(job.ticket, job.route, Err(StoreError::Transient));
+    job.reply_queue.wake();
 }
 
-fn expired(op: &StoreOp, keys: Vec<fjall::Slice>) -> Upkeep {
+fn expired(op: &StoreOp, keys: Vec<fjall::Slice>) -> CleanupOp {
     match op {
-        StoreOp::Topics { now, .. } => Upkeep::TopicRows(keys, *now),
-        _ => Upkeep::MessageRows(keys),
+        StoreOp::Topics { now, .. } => CleanupOp::TopicRows(keys, *now),
+        _ => CleanupOp::MessageRows(keys),
     }
 }

@@ -21,7 +21,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::database::{Database, KEYSPACES};
-use super::fault::StoreFault;
+use super::error::StoreOpenError;
 use super::{Options, journal};
 
 /// Maximum input of one step of a compaction: level 0 at the bound at which fjall halts writes, and level 1.
@@ -78,7 +78,7 @@ pub(super) struct Space {
     free_since: AtomicU64,
     /// Bytes that compactions under way have copied: this part of their need is on disk already.
     pub(super) copied: AtomicU64,
-    /// Rows deleted since the last squeeze.
+    /// Rows deleted since the last compaction.
     deleted: AtomicU64,
     /// Most tables in level 0 of any keyspace.
     level_0: AtomicUsize,
@@ -244,13 +244,13 @@ impl Space {
         self.deleted.load(Ordering::Relaxed)
     }
 
-    /// Number of deletes whose own rows take a part of the reserve worth a squeeze, at about 100 bytes each.
-    pub(super) fn deletes_worth_a_squeeze(&self) -> u64 {
+    /// Number of deletes whose own rows take a part of the reserve worth a compaction, at about 100 bytes each.
+    pub(super) fn deletes_worth_compacting(&self) -> u64 {
         self.reserve() / 16 / 100
     }
 
-    /// Notes that a squeeze begins: deletes are counted from zero.
-    pub(super) fn squeezing(&self) {
+    /// Notes that a compaction begins: deletes are counted from zero.
+    pub(super) fn compacting(&self) {
         self.deleted.store(0, Ordering::Relaxed);
     }
 
@@ -390,7 +390,7 @@ impl Told {
 ///
 /// # Errors
 /// If it has not.
-pub(super) fn check_open(dir: &Path, db: &Path) -> Result<(), StoreFault> {
+pub(super) fn check_open(dir: &Path, db: &Path) -> Result<(), StoreOpenError> {
     let journals = journal::list(db)?;
     let sealed = journals.iter().rev().skip(1).filter_map(|path| path.metadata().ok());
     let needed = OPEN_BYTES_MIN + sealed.map(|journal| journal.len()).sum::<u64>();
@@ -400,7 +400,7 @@ pub(super) fn check_open(dir: &Path, db: &Path) -> Result<(), StoreFault> {
         return Ok(());
     }
     let why = format!("the file system has {free} bytes free and opening may take {needed}");
-    Err(StoreFault::io(db, "open", std::io::Error::new(std::io::ErrorKind::StorageFull, why)))
+    Err(StoreOpenError::io(db, "open", std::io::Error::new(std::io::ErrorKind::StorageFull, why)))
 }
 
 #[cfg(test)]

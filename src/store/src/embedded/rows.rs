@@ -18,7 +18,7 @@
 
 use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::{Message, Topic};
-use machine::simple::{Contact, Mode, WakeData};
+use machine::simplepush::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
 use machine::{RowKey, UserRow};
 
@@ -324,7 +324,7 @@ pub(super) fn value(message: &Message, saved: bool, registration: u64) -> Vec<u8
 }
 
 /// The front of a row, which is known without decoding it.
-pub(super) struct Peek {
+pub(super) struct RowHead {
     /// Came from a ledger, so `low_water` says nothing about it.
     pub(super) saved: bool,
     pub(super) expires: UnixSeconds,
@@ -332,13 +332,13 @@ pub(super) struct Peek {
 }
 
 /// Looks at the front of a value; `None` when it is not one.
-pub(super) fn peek(value: &[u8]) -> Option<Peek> {
+pub(super) fn peek(value: &[u8]) -> Option<RowHead> {
     let head = value.get(..VALUE_HEAD_BYTES)?;
     let registration = match head[0] & REGISTRATION {
         0 => 0,
         _ => word(value.get(VALUE_HEAD_BYTES..VALUE_HEAD_BYTES + 8)?, 0),
     };
-    Some(Peek { saved: head[0] & SAVED != 0, expires: UnixSeconds(word(head, 1)), registration })
+    Some(RowHead { saved: head[0] & SAVED != 0, expires: UnixSeconds(word(head, 1)), registration })
 }
 
 /// The message of a value.

@@ -21,7 +21,7 @@ use machine::time::UnixSeconds;
 use super::copy::{Copied, Target};
 use super::database::{Database, KEYSPACES};
 use super::directory::{format_of, take_lock};
-use super::fault::StoreFault;
+use super::error::StoreOpenError;
 use super::group::Numbers;
 use super::migration::OldRecord;
 use super::rows::{self, ChannelRow, Record};
@@ -55,7 +55,7 @@ pub struct Progress {
 /// # Errors
 /// If `dir` is in use or of a format that this version does not know, `dest` is not empty or not writable, or the
 /// journals of `dir` cannot be listed. Files that cannot be read are no error: [`Copied`] counts the losses.
-pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
+pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreOpenError> {
     let _lock = take_lock(dir)?;
     let format = match format_of(dir) {
         Ok(format) => format,
@@ -120,7 +120,7 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
-    fn row(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
+    fn row(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreOpenError> {
         let (mut clock, mut registration) = (0, 0);
         match nth {
             1 | 2 => {
@@ -156,11 +156,11 @@ impl Restore<'_> {
 
     /// Makes records and channels agree: each was restored by itself. A user of whom only channels are left gets a new
     /// record, so that its subscriptions live on.
-    fn finish(mut self) -> Result<(), StoreFault> {
+    fn finish(mut self) -> Result<(), StoreOpenError> {
         self.target.write()?;
         let db = self.target.db.clone();
         let dest = self.target.dest.clone();
-        let unreadable = |error| StoreFault::database(&dest, error);
+        let unreadable = |error| StoreOpenError::database(&dest, error);
         for row in db.users.iter() {
             let (key, value) = row.into_inner().map_err(unreadable)?;
             let Some(uaid) = rows::uaid_of(&key) else { continue };
@@ -210,7 +210,7 @@ impl Restore<'_> {
         uaid: Uaid,
         (mut record, old): (Record, Vec<(Chid, ChannelRow)>),
         mut channels: Vec<(Chid, ChannelRow)>,
-    ) -> Result<(), StoreFault> {
+    ) -> Result<(), StoreOpenError> {
         let outdated = self.migrated && !self.lossy[CHANNELS];
         for (chid, channel) in old.into_iter().filter(|_| !outdated) {
             if channels.iter().all(|(known, _)| *known != chid) {
@@ -225,9 +225,9 @@ impl Restore<'_> {
 
     /// Removes the rows of channels and users that are no more. The rows of `meta` that name them may be lost. A row
     /// stays where the row of its channel may be lost, too.
-    fn remove_dead(&mut self, db: &Database) -> Result<(), StoreFault> {
+    fn remove_dead(&mut self, db: &Database) -> Result<(), StoreOpenError> {
         let dest = self.target.dest.clone();
-        let unreadable = |error| StoreFault::database(&dest, error);
+        let unreadable = |error| StoreOpenError::database(&dest, error);
         let all_channels = !self.lossy[CHANNELS] && self.copied.damaged_journals == 0;
         for (nth, keyspace) in [(1, &db.messages), (2, &db.topics)] {
             let mut of_user: (Option<Uaid>, HashMap<Chid, u64>) = Default::default();
@@ -380,8 +380,8 @@ impl Eq for Head {}
 /// Hands the newest version of every row to `take`, in the order of the keys.
 fn merge(
     sources: &mut [Source],
-    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), StoreFault>,
-) -> Result<(), StoreFault> {
+    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), StoreOpenError>,
+) -> Result<(), StoreOpenError> {
     let first = |(source, rows): (usize, &mut Source)| rows.next().map(|version| Head { version, source });
     let mut heads: BinaryHeap<Head> = sources.iter_mut().enumerate().filter_map(first).collect();
     let mut taken: Option<Slice> = None;
@@ -448,7 +448,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 /// The bytes of every journal. The beginning of a batch at the end of the last one is no damage: its writes were never
 /// answered.
-fn journals(source: &Path, copied: &mut Copied) -> Result<Vec<Vec<u8>>, StoreFault> {
+fn journals(source: &Path, copied: &mut Copied) -> Result<Vec<Vec<u8>>, StoreOpenError> {
     let paths = journal::list(source)?;
     let mut journals = Vec::new();
     for (nth, path) in paths.iter().enumerate() {

@@ -11,42 +11,42 @@ use machine::message::Message;
 use machine::{StoreOp, StoreReply};
 
 use super::Embedded;
-use super::fault::{Cause, StoreFault};
+use super::error::{Cause, StoreOpenError};
 use super::group::Load;
 use super::port::CommitterMail;
 use super::query;
 use super::rows::{self, Record};
-use crate::transfer::{Asker, Listed, Transfer, TransferFault, WholeUser, refused};
+use crate::transfer::{BlockingPort, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Embedded {
     pub fn transfer(&self) -> Box<dyn Transfer + '_> {
-        Box::new(EmbeddedTransfer { store: self, asker: Asker::new(|waker| self.port(waker)) })
+        Box::new(EmbeddedTransfer { store: self, asker: BlockingPort::new(|waker| self.port(waker)) })
     }
 
     fn load(&self, load: Load) -> Result<(), TransferFault> {
         let (done, loaded) = bounded(1);
-        self.gates.queued.fetch_add(1, Ordering::Relaxed);
+        self.store_status.queued.fetch_add(1, Ordering::Relaxed);
         let sent = self.committer.send(CommitterMail::Load(load, done)).is_ok();
         match loaded.recv() {
             Ok(Ok(())) if sent => Ok(()),
             Ok(Err(error)) => Err(refused(error)),
-            Ok(Ok(())) | Err(_) => Err(self.fault(StoreFault::new(&self.dir, Cause::Closed))),
+            Ok(Ok(())) | Err(_) => Err(self.fault(StoreOpenError::new(&self.dir, Cause::Closed))),
         }
     }
 
-    fn fault(&self, fault: StoreFault) -> TransferFault {
+    fn fault(&self, fault: StoreOpenError) -> TransferFault {
         TransferFault(fault.to_string())
     }
 }
 
 struct EmbeddedTransfer<'a> {
     store: &'a Embedded,
-    asker: Asker,
+    asker: BlockingPort,
 }
 
 impl EmbeddedTransfer<'_> {
     fn db(&self) -> Result<&super::Database, TransferFault> {
-        self.store.db.as_ref().ok_or_else(|| self.store.fault(StoreFault::new(&self.store.dir, Cause::Closed)))
+        self.store.db.as_ref().ok_or_else(|| self.store.fault(StoreOpenError::new(&self.store.dir, Cause::Closed)))
     }
 
     /// The user in this row. Its block was whole, so a row that does not parse is of an unknown version.
@@ -54,15 +54,17 @@ impl EmbeddedTransfer<'_> {
         let uaid = rows::uaid_of(key).filter(|_| key.len() == 16);
         let known = uaid.and_then(|uaid| Some((uaid, Record::parse(value)?)));
         let (uaid, record) = known.ok_or_else(|| {
-            self.store
-                .fault(StoreFault::new(&self.store.dir, Cause::Version("a user it does not know how to read".into())))
+            self.store.fault(StoreOpenError::new(
+                &self.store.dir,
+                Cause::Version("a user it does not know how to read".into()),
+            ))
         })?;
         let channels = query::channels(self.db()?, uaid).map_err(|error| self.unreadable(error))?;
         Ok(record.whole(uaid, channels.into_iter().map(|(chid, channel)| channel.channel(chid)).collect()))
     }
 
     fn unreadable(&self, error: fjall::Error) -> TransferFault {
-        self.store.fault(StoreFault::database(&self.store.dir, error))
+        self.store.fault(StoreOpenError::database(&self.store.dir, error))
     }
 }
 

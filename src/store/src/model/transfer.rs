@@ -9,12 +9,12 @@ use machine::{StoreError, StoreOp, StoreReply};
 use machine::model::User;
 
 use super::{Model, ModelPort, State, lock};
-use crate::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
+use crate::transfer::{BlockingPort, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Model {
     pub fn transfer(&self) -> Box<dyn Transfer> {
         let state = self.state.clone();
-        let asker = Asker::new(|waker| {
+        let asker = BlockingPort::new(|waker| {
             Box::new(ModelPort { state: self.state.clone(), waker, replies: std::collections::VecDeque::new() })
         });
         Box::new(ModelTransfer { state, asker })
@@ -23,7 +23,7 @@ impl Model {
 
 struct ModelTransfer {
     state: Arc<Mutex<State>>,
-    asker: Asker,
+    asker: BlockingPort,
 }
 
 impl Transfer for ModelTransfer {

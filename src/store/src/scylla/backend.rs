@@ -12,7 +12,7 @@ use machine::message::Message;
 use machine::stats::Board;
 use scylla::client::session::Session;
 use shards::ports::Store;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -20,16 +20,16 @@ use tokio::task::JoinHandle;
 use super::blocking::{block_on, runtime};
 use super::client::Client;
 use super::connect::connect;
-use super::known::Known;
-use super::lane::{Lane, Shared};
 use super::nodes::Table;
 use super::options::Options;
-use super::port::{Outbox, Port};
-use super::preflight::{self, Fault};
-use super::stats::Numbers;
-use crate::latencies::Latencies;
-use crate::nodes::Nodes;
-use crate::transfer::Asker;
+use super::port::{Port, ReplyQueue};
+use super::preflight::{self, PreflightIssue};
+use super::scheduler::{OpScheduler, Shared};
+use super::stats::SharedStoreStats;
+use super::user_cache::UserCache;
+use crate::latencies::LatencyHistograms;
+use crate::nodes::NodeTable;
+use crate::transfer::BlockingPort;
 
 /// Time limit for operations under way at the end.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ const SAVES_MAX: usize = 64;
 
 /// Cause for which the shared store is not open.
 #[derive(Debug)]
-pub struct OpenFault {
+pub struct OpenError {
     /// Every fault, a line each.
     pub said: String,
     /// A later try may succeed: the database is away, and none of its answers shows a wrong configuration.
@@ -59,13 +59,13 @@ pub struct Scylla {
 
 /// Environment of the store. Only tests do not take the default.
 #[derive(Clone)]
-pub struct Surroundings {
-    pub wall: Arc<Wall>,
+pub struct ConnectOptions {
+    pub process_clock: Arc<ProcessClock>,
 }
 
-impl Default for Surroundings {
-    fn default() -> Surroundings {
-        Surroundings { wall: Arc::new(Wall::start()) }
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions { process_clock: Arc::new(ProcessClock::start()) }
     }
 }
 
@@ -78,10 +78,10 @@ impl Scylla {
     pub fn open(
         config: &Options,
         max_skew: Duration,
-        mut faults: Vec<Fault>,
-        surroundings: Surroundings,
-    ) -> Result<Scylla, OpenFault> {
-        let passing = |said| OpenFault { said, passes: true };
+        mut faults: Vec<PreflightIssue>,
+        surroundings: ConnectOptions,
+    ) -> Result<Scylla, OpenError> {
+        let passing = |said| OpenError { said, passes: true };
         let runtime = runtime().map_err(passing)?;
         let (session, of_database) = block_on(runtime.handle(), preflight::examine(config, max_skew));
         faults.extend(of_database);
@@ -89,9 +89,9 @@ impl Scylla {
             // Tables and permissions were found good, so a failed prepare passes.
             Some(session) if faults.is_empty() => Scylla::with(runtime, session, config, surroundings).map_err(passing),
             _ => {
-                let passes = faults.iter().all(Fault::passes);
+                let passes = faults.iter().all(PreflightIssue::passes);
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                Err(OpenFault { said: faults.join("\n"), passes })
+                Err(OpenError { said: faults.join("\n"), passes })
             }
         }
     }
@@ -100,7 +100,7 @@ impl Scylla {
     ///
     /// # Errors
     /// One sentence: no node answers or accepts the login, or the tables are not there (`murre schema create`).
-    pub fn connect(config: &Options, surroundings: Surroundings) -> Result<Scylla, String> {
+    pub fn connect(config: &Options, surroundings: ConnectOptions) -> Result<Scylla, String> {
         let runtime = runtime()?;
         let session = block_on(runtime.handle(), connect(config)).map_err(|fault| fault.to_string())?;
         Scylla::with(runtime, session, config, surroundings)
@@ -110,10 +110,11 @@ impl Scylla {
         runtime: Runtime,
         session: Session,
         config: &Options,
-        surroundings: Surroundings,
+        surroundings: ConnectOptions,
     ) -> Result<Scylla, String> {
-        let client = Arc::new(block_on(runtime.handle(), Client::prepare(session, config, surroundings.wall))?);
-        let board = Arc::new(Numbers::board());
+        let client =
+            Arc::new(block_on(runtime.handle(), Client::prepare(session, config, surroundings.process_clock))?);
+        let board = Arc::new(SharedStoreStats::board());
         let (watched, copied, shown) = (Arc::clone(&client), Arc::clone(&client), Arc::clone(&board));
         runtime.spawn(async move { watched.watch().await });
         runtime.spawn(async move {
@@ -121,7 +122,7 @@ impl Scylla {
             for look in 1.. {
                 second.tick().await;
                 copied.note_limit();
-                copied.numbers.write_to(&shown, look);
+                copied.stats.write_to(&shown, look);
             }
         });
         let in_flight = usize::from(config.in_flight.max(1));
@@ -131,29 +132,29 @@ impl Scylla {
     /// Creates a shard's port. `waker` is called when there are replies to collect.
     pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
         let (lane, inbox) = mpsc::unbounded_channel();
-        let outbox = Arc::new(Outbox::new(waker));
+        let reply_queue = Arc::new(ReplyQueue::new(waker));
         let shared = Shared {
             client: Arc::clone(&self.client),
             permits: Semaphore::new(self.in_flight),
-            known: Known::default(),
-            outbox: Arc::clone(&outbox),
+            known: UserCache::default(),
+            reply_queue: Arc::clone(&reply_queue),
         };
-        let task = Lane::new(Arc::new(shared), inbox);
+        let task = OpScheduler::new(Arc::new(shared), inbox);
         let task = self.runtime.spawn(task.run());
         self.lanes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(task);
-        let (breaker, numbers) = (Arc::clone(&self.client.breaker), Arc::clone(&self.client.numbers));
-        Box::new(Port::new(outbox, lane, breaker, numbers))
+        let (breaker, stats) = (Arc::clone(&self.client.breaker), Arc::clone(&self.client.stats));
+        Box::new(Port::new(reply_queue, lane, breaker, stats))
     }
 
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }
 
-    pub fn latencies(&self) -> Arc<Latencies> {
-        Arc::clone(&self.client.numbers.all_latencies)
+    pub fn latencies(&self) -> Arc<LatencyHistograms> {
+        Arc::clone(&self.client.stats.all_latencies)
     }
 
-    pub fn nodes(&self) -> Arc<dyn Nodes> {
+    pub fn nodes(&self) -> Arc<dyn NodeTable> {
         Arc::new(Table::new(self.runtime.handle().clone(), Arc::clone(&self.client)))
     }
 
@@ -167,7 +168,7 @@ impl Scylla {
             users.entry(message.uaid).or_default().push(Arc::clone(message));
         }
         let mut left: Vec<Vec<Arc<Message>>> = users.into_values().collect();
-        let (until, mut hand) = (Instant::now() + SAVE_WITHIN, Asker::new(|waker| self.port(waker)));
+        let (until, mut hand) = (Instant::now() + SAVE_WITHIN, BlockingPort::new(|waker| self.port(waker)));
         loop {
             let mut refused = Vec::new();
             for some in left.chunks(SAVES_MAX) {

@@ -16,7 +16,7 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ use super::preflight::time_of;
 use super::rows;
 use super::schema_apply::{Kind, kind};
 use super::statements::{Bound, Change, hastens, reads, text, timed};
-use super::stats::{Numbers, STATEMENTS, Statement, count};
+use super::stats::{STATEMENTS, SharedStoreStats, Statement, count};
 
 /// The first pause before a statement is sent again; each is four times the one before.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -77,16 +77,20 @@ pub(super) struct Client {
     pub(super) limit: Arc<Limit>,
     haste: Arc<Haste>,
     pub(super) budget: Budget,
-    pub(super) numbers: Arc<Numbers>,
+    pub(super) stats: Arc<SharedStoreStats>,
     request_timeout: Duration,
-    pub(super) wall: Arc<Wall>,
+    pub(super) process_clock: Arc<ProcessClock>,
 }
 
 impl Client {
     ///
     /// # Errors
     /// The database's error for the first statement that it does not take; the tables are missing or others.
-    pub(super) async fn prepare(session: Session, config: &Options, wall: Arc<Wall>) -> Result<Client, String> {
+    pub(super) async fn prepare(
+        session: Session,
+        config: &Options,
+        process_clock: Arc<ProcessClock>,
+    ) -> Result<Client, String> {
         let keyspace = &config.keyspace;
         let (mut prepared, mut long) = (Vec::new(), Vec::new());
         let attempt = config.request_timeout / ATTEMPTS_IN_TIMEOUT;
@@ -123,15 +127,15 @@ impl Client {
             limit,
             haste,
             budget: Budget::new(),
-            numbers: Arc::new(Numbers::new()),
+            stats: Arc::new(SharedStoreStats::new()),
             request_timeout: config.request_timeout,
-            wall,
+            process_clock,
         })
     }
 
     /// Copies the numbers that are counted elsewhere.
     pub(super) fn note_limit(&self) {
-        let others = &self.numbers.others;
+        let others = &self.stats.others;
         others.in_flight_limit.store(self.limit.get() as u64, Ordering::Relaxed);
         others.in_flight_lowered.store(self.limit.lowered(), Ordering::Relaxed);
         others.reads_late.store(self.haste.sent(), Ordering::Relaxed);
@@ -139,7 +143,7 @@ impl Client {
 
     /// Seconds for which the database keeps a row with this end.
     pub(super) fn ttl(&self, expires: machine::time::UnixSeconds) -> i32 {
-        let left = expires.0.saturating_sub(self.wall.unix().0).saturating_add(TTL_SLACK_SECONDS);
+        let left = expires.0.saturating_sub(self.process_clock.unix().0).saturating_add(TTL_SLACK_SECONDS);
         left.clamp(*TTL_SECONDS.start(), *TTL_SECONDS.end()) as i32
     }
 
@@ -149,7 +153,7 @@ impl Client {
         loop {
             // Invariant: the sender lives in the breaker, and that in self.
             changes.wait_for(|open| *open).await.expect("the breaker is alive");
-            self.numbers.others.circuit_open.store(1, Ordering::Relaxed);
+            self.stats.others.circuit_open.store(1, Ordering::Relaxed);
             let mut pause = PROBE_PAUSE;
             loop {
                 tokio::time::sleep(jittered(pause)).await;
@@ -160,7 +164,7 @@ impl Client {
                 pause = (pause * 2).min(PROBE_PAUSE_MAX);
             }
             self.breaker.close();
-            self.numbers.others.circuit_open.store(0, Ordering::Relaxed);
+            self.stats.others.circuit_open.store(0, Ordering::Relaxed);
             tracing::info!("database circuit closed");
         }
     }
@@ -172,9 +176,9 @@ impl Client {
         let limit = self.request_timeout / ATTEMPTS_IN_TIMEOUT;
         let mut told = Vec::new();
         for node in state.get_nodes_info().iter().filter(|node| node.is_connected()).take(CLOCKS_MAX) {
-            let before = self.wall.unix_us();
+            let before = self.process_clock.unix_us();
             let answer = tokio::time::timeout(limit, time_of(&self.session, node)).await;
-            let ours = before.midpoint(self.wall.unix_us()).cast_signed();
+            let ours = before.midpoint(self.process_clock.unix_us()).cast_signed();
             told.extend(answer.ok().flatten().map(|millis| millis.saturating_mul(1_000).saturating_sub(ours)));
         }
         told.sort_unstable();
@@ -184,8 +188,8 @@ impl Client {
     /// Returns true if the database takes a write at the place of this look. Where the replicas of one place are gone
     /// others may still be served, so each look is at another place.
     async fn probe(&self, look: u32) -> bool {
-        let _sent = self.numbers.sent(Statement::Probe);
-        let at = i64::try_from(self.wall.unix_us()).unwrap_or(i64::MAX);
+        let _sent = self.stats.sent(Statement::Probe);
+        let at = i64::try_from(self.process_clock.unix_us()).unwrap_or(i64::MAX);
         let place = probe_place(look);
         let values = (at, PROBE_TTL_SECONDS, &[0u8; 8][..], &place[..]);
         let sent = self.session.execute_unpaged(&self.prepared[Statement::Probe as usize], values);
@@ -197,7 +201,7 @@ impl Client {
     /// Makes one attempt after another, as the budget, the circuit and the time allow.
     async fn run<T, F>(
         &self,
-        hand: &Hand<'_>,
+        hand: &StatementContext<'_>,
         statement: Statement,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, Failed>
@@ -212,7 +216,7 @@ impl Client {
         for left in (0..=RETRIES_MAX).rev() {
             let began = Instant::now();
             let limit = until.min(began + self.request_timeout / ATTEMPTS_IN_TIMEOUT);
-            let sent = self.numbers.sent(statement);
+            let sent = self.stats.sent(statement);
             let answer = tokio::time::timeout_at(limit, attempt()).await;
             drop(sent);
             let failure = answer.as_ref().map_or(Some(None), |answer| answer.as_ref().err().map(Some));
@@ -229,14 +233,14 @@ impl Client {
                 return Err(Failed);
             }
             if !self.budget.spend() {
-                count(&self.numbers.others.retries_refused);
+                count(&self.stats.others.retries_refused);
                 return Err(Failed);
             }
             tokio::time::sleep(jittered(pause)).await;
             if self.breaker.is_open() {
                 return Err(Failed);
             }
-            count(&self.numbers.others.retries);
+            count(&self.stats.others.retries);
             pause *= 4;
         }
         Err(Failed)
@@ -260,7 +264,7 @@ impl Client {
 
     /// Counts and logs a failed attempt; returns true if another may help.
     fn take_failure(&self, statement: Statement, error: Option<&ExecutionError>) -> bool {
-        let others = &self.numbers.others;
+        let others = &self.stats.others;
         let Some(error) = error else {
             count(&others.timeouts);
             return !self.weigh_failure(&"no answer in time");
@@ -276,7 +280,7 @@ impl Client {
     /// Counts a failure of the database; returns true if the circuit is open now.
     fn weigh_failure(&self, why: &dyn std::fmt::Display) -> bool {
         if self.breaker.failed() {
-            count(&self.numbers.others.circuit_opened);
+            count(&self.stats.others.circuit_opened);
             tracing::error!(reason = %why, "database circuit opened; operations are refused");
         }
         self.breaker.is_open()
@@ -285,13 +289,13 @@ impl Client {
 
 /// An operation's access to the client: its lane's share of requests in flight, and its time.
 #[derive(Clone, Copy)]
-pub(super) struct Hand<'a> {
+pub(super) struct StatementContext<'a> {
     pub(super) client: &'a Client,
     pub(super) permits: &'a Semaphore,
     pub(super) until: Instant,
 }
 
-impl Hand<'_> {
+impl StatementContext<'_> {
     /// Sends a statement whose answer has no rows.
     pub(super) async fn send(&self, statement: Statement, values: &impl SerializeRow) -> Result<(), Failed> {
         let prepared = &self.client.prepared[statement as usize];
@@ -363,8 +367,8 @@ impl Hand<'_> {
     }
 
     /// Wall time in microseconds.
-    pub(super) fn wall(&self) -> u64 {
-        self.client.wall.unix_us()
+    pub(super) fn process_clock(&self) -> u64 {
+        self.client.process_clock.unix_us()
     }
 }
 

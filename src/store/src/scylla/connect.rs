@@ -1,7 +1,8 @@
 //! A session with the database as `store.scylla.*` describes it: contact points, login, TLS, time limits.
 //!
 //! One session serves the whole process, as the maintainers of the driver advise: it keeps one connection to every
-//! shard of every node, and a session for each shard of murre would multiply them. Lives on: the island's runtime.
+//! shard of every node, and a session for each shard of murre would multiply them. Lives on: the control plane's
+//! runtime.
 
 use std::fmt;
 use std::path::Path;
@@ -28,22 +29,23 @@ use scylla::statement::Consistency;
 
 use super::options::{Level, Options, Tls};
 
-/// Cause for which there is no session: one sentence that says what to do. Made on the island; at start it is fatal.
+/// Cause for which there is no session: one sentence that says what to do. Made on the control plane; at start it is
+/// fatal.
 #[derive(Debug)]
-pub struct ConnectFault {
+pub struct ConnectError {
     said: String,
     passes: bool,
 }
 
-impl ConnectFault {
+impl ConnectError {
     /// The configuration is wrong, or the database refuses it.
-    fn lasting(said: impl Into<String>) -> ConnectFault {
-        ConnectFault { said: said.into(), passes: false }
+    fn lasting(said: impl Into<String>) -> ConnectError {
+        ConnectError { said: said.into(), passes: false }
     }
 
     /// The database does not answer.
-    fn passing(said: impl Into<String>) -> ConnectFault {
-        ConnectFault { said: said.into(), passes: true }
+    fn passing(said: impl Into<String>) -> ConnectError {
+        ConnectError { said: said.into(), passes: true }
     }
 
     /// Returns true if a later try with the same configuration may succeed.
@@ -52,20 +54,20 @@ impl ConnectFault {
     }
 }
 
-impl fmt::Display for ConnectFault {
+impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)
     }
 }
 
-impl std::error::Error for ConnectFault {}
+impl std::error::Error for ConnectError {}
 
 /// Connects. By default statements are at `read_consistency`, within `request_timeout`, and not retried: the caller
 /// knows the budget and may retry.
 ///
 /// # Errors
 /// No node of `store.scylla.nodes` accepts a session with this configuration.
-pub async fn connect(config: &Options) -> Result<Session, ConnectFault> {
+pub async fn connect(config: &Options) -> Result<Session, ConnectError> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&config.nodes)
         .connection_timeout(config.connect_timeout)
@@ -89,7 +91,7 @@ pub async fn connect(config: &Options) -> Result<Session, ConnectFault> {
         Ok(built) => built.map_err(|error| explain(config, &error)),
         Err(_) => {
             let nodes = config.nodes.join(",");
-            Err(ConnectFault::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
+            Err(ConnectError::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
         }
     }
 }
@@ -132,12 +134,12 @@ pub fn consistency(level: Level) -> Consistency {
 }
 
 /// The client side of TLS. The provider is named: the driver links another one too, and with two there is no default.
-fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectFault> {
+fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(roots(tls)?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| ConnectFault::lasting(format!("TLS to the database is not possible: {error}")))?;
+        .map_err(|error| ConnectError::lasting(format!("TLS to the database is not possible: {error}")))?;
     let builder = if tls.verify_host {
         builder.with_root_certificates(roots)
     } else {
@@ -148,13 +150,13 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectFault> {
     let chain = certificates("store.scylla.tls_cert", cert)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("store.scylla.tls_key", key, &error))?;
     builder.with_client_auth_cert(chain, private).map_err(|error| {
-        ConnectFault::lasting(format!(
+        ConnectError::lasting(format!(
             "store.scylla.tls_key is not the key of store.scylla.tls_cert, or of no use: {error}"
         ))
     })
 }
 
-fn roots(tls: &Tls) -> Result<RootCertStore, ConnectFault> {
+fn roots(tls: &Tls) -> Result<RootCertStore, ConnectError> {
     let mut roots = RootCertStore::empty();
     match &tls.ca {
         Some(path) => {
@@ -167,7 +169,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, ConnectFault> {
             if roots.is_empty() {
                 let said =
                     "this host trusts no certificates; set store.scylla.tls_ca to what signs those of the database";
-                return Err(ConnectFault::lasting(said.to_owned()));
+                return Err(ConnectError::lasting(said.to_owned()));
             }
         }
     }
@@ -175,7 +177,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, ConnectFault> {
 }
 
 /// At least one.
-fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectFault> {
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = read.map_err(|error| unreadable(key, path, &error))?;
     if certificates.is_empty() {
@@ -184,8 +186,8 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(certificates)
 }
 
-fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectFault {
-    ConnectFault::lasting(format!(
+fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectError {
+    ConnectError::lasting(format!(
         "{key}: {} cannot be used: {error}; it must be PEM that this user may read",
         path.display()
     ))
@@ -197,11 +199,11 @@ fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectFault 
 struct Nameless(Arc<WebPkiServerVerifier>);
 
 impl Nameless {
-    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, ConnectFault> {
+    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, ConnectError> {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
         verifier
             .map(Nameless)
-            .map_err(|error| ConnectFault::lasting(format!("TLS to the database is not possible: {error}")))
+            .map_err(|error| ConnectError::lasting(format!("TLS to the database is not possible: {error}")))
     }
 }
 
@@ -248,7 +250,7 @@ impl ServerCertVerifier for Nameless {
 
 /// Cause and remedy. Never shows the password: the database may repeat it in its own words, so for a refused login the
 /// text has only the refusal.
-fn explain(config: &Options, error: &NewSessionError) -> ConnectFault {
+fn explain(config: &Options, error: &NewSessionError) -> ConnectError {
     let nodes = config.nodes.join(",");
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(ConnectionPoolError::Broken {
         last_connection_error,
@@ -259,7 +261,7 @@ fn explain(config: &Options, error: &NewSessionError) -> ConnectFault {
             NewSessionError::MetadataError(_) => ("the database answers, and not as expected", true),
             _ => ("the database answers, and not as expected", false),
         };
-        return ConnectFault { said: format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes };
+        return ConnectError { said: format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes };
     };
     let mut lasts = false;
     let said = match last_connection_error {
@@ -284,5 +286,5 @@ fn explain(config: &Options, error: &NewSessionError) -> ConnectFault {
         },
         other => other.to_string(),
     };
-    ConnectFault { said: format!("store.scylla.nodes = {nodes}: {said}"), passes: !lasts }
+    ConnectError { said: format!("store.scylla.nodes = {nodes}: {said}"), passes: !lasts }
 }

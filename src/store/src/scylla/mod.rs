@@ -1,9 +1,9 @@
 //! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
 //!
 //! [`options`] say where and how, [`schema`] describes the tables, [`schema_apply`] makes them, [`connect`] opens a
-//! session as configured, and [`preflight`] finds faults before anything is promised. [`Scylla`] is the store: `port` is a shard's side of it,
-//! `lane` keeps the operations of each user in order, `ops` turns each of them into statements, `statements` has their
-//! text, and `client` sends them within limits of time and number.
+//! session as configured, and [`preflight`] finds faults before anything is promised. [`Scylla`] is the store: `port`
+//! is a shard's side of it, `scheduler` keeps the operations of each user in order, `ops` turns each of them into
+//! statements, `statements` has their text, and `client` sends them within limits of time and number.
 //! Lives on: a runtime of its own; shards reach it through bounded queues only.
 
 pub mod options;
@@ -20,7 +20,7 @@ mod haste;
 
 pub mod preflight;
 
-pub mod upkeep;
+pub mod maintain;
 
 mod backend;
 
@@ -30,9 +30,9 @@ mod breaker;
 
 mod client;
 
-mod known;
+mod user_cache;
 
-mod lane;
+mod scheduler;
 
 mod limit;
 
@@ -52,7 +52,7 @@ mod stats;
 
 mod transfer;
 
-pub use backend::{OpenFault, Scylla, Surroundings};
+pub use backend::{ConnectOptions, OpenError, Scylla};
 
 #[cfg(test)]
 pub(crate) mod tests;

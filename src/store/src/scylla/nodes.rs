@@ -1,6 +1,6 @@
 //! The table of nodes (`crate::nodes`).
 //!
-//! Lives on: the thread that starts and stops the node, and the island; the work is done on the store's runtime.
+//! Lives on: the thread that starts and stops the node, and the control plane; the work is done on the store's runtime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::blocking::block_on;
-use super::client::{Client, Failed, Hand};
+use super::client::{Client, Failed, StatementContext};
 use super::stats::Statement;
 use crate::IDLE_SECONDS_MAX;
-use crate::nodes::{Ahead, Burial, Look, NodeRow, Nodes, Renewal, Renewed};
+use crate::nodes::{Burial, ClockOffsetFuture, NodeRow, NodeRowFuture, NodeTable, Renewal, Renewed};
 
 /// Time limit of one call, with all retries.
 const WITHIN: Duration = Duration::from_secs(20);
-/// Reads of the island at the same time.
+/// Reads of the control plane at the same time.
 const BESIDE: usize = 16;
 /// Seconds that a lease is kept: longer than the presence rows of its run.
 const LEASE_SECONDS: i32 = IDLE_SECONDS_MAX as i32 + 86_400;
 
-/// The table, for the starting thread and the island.
+/// The table, for the starting thread and the control plane.
 pub(super) struct Table {
     handle: Handle,
     work: Arc<Work>,
@@ -48,8 +48,8 @@ struct Found {
 }
 
 impl Work {
-    fn hand(&self) -> Hand<'_> {
-        Hand { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
+    fn hand(&self) -> StatementContext<'_> {
+        StatementContext { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
     }
 
     async fn read(&self, url: &str) -> Result<Option<Found>, Failed> {
@@ -65,10 +65,10 @@ impl Work {
         let Some(Found { row, .. }) = self.read(url).await? else { return Ok(None) };
         let (found, _) = self.hand().read(Statement::LeaseRead, &(url, row.boot.cast_signed()), None, false).await?;
         let seen = found.maybe_first_row::<(Option<CqlTimestamp>,)>().map_err(|_| Failed)?;
-        let now = self.client.wall.unix_us() / 1_000;
+        let now = self.client.process_clock.unix_us() / 1_000;
         let silent = |CqlTimestamp(at)| Duration::from_millis(now.saturating_sub(u64::try_from(at).unwrap_or(0)));
         // A clock that is too far from the database's judges no other node.
-        let seen = seen.filter(|_| !self.client.wall.is_stopped());
+        let seen = seen.filter(|_| !self.client.process_clock.is_stopped());
         Ok(Some(NodeRow { silent: seen.and_then(|(at,)| at).map(silent), ..row }))
     }
 
@@ -89,7 +89,7 @@ impl Work {
 
     /// A timestamp later than the row that is there, also when our clock was set back.
     fn after(&self, there: Option<&Found>) -> i64 {
-        let now = i64::try_from(self.client.wall.unix_us()).unwrap_or(i64::MAX);
+        let now = i64::try_from(self.client.process_clock.unix_us()).unwrap_or(i64::MAX);
         now.max(there.map_or(0, |found| found.at.saturating_add(1)))
     }
 
@@ -113,7 +113,7 @@ impl Work {
     }
 }
 
-impl Nodes for Table {
+impl NodeTable for Table {
     fn enter(&self, node: &NodeId) -> Result<(), String> {
         block_on(&self.handle, self.work.enter(node))
             .map_err(|Failed| "the database does not take the row of this node in the table node".to_owned())
@@ -136,13 +136,13 @@ impl Nodes for Table {
         Box::pin(async move { buried.await.is_ok_and(|written| written.is_ok()) })
     }
 
-    fn look(&self, url: &str) -> Look {
+    fn read(&self, url: &str) -> NodeRowFuture {
         let (work, url) = (Arc::clone(&self.work), url.to_owned());
         let looked = self.handle.spawn(async move { work.look(&url).await });
         Box::pin(async move { looked.await.ok()?.ok()? })
     }
 
-    fn ahead(&self) -> Ahead {
+    fn clock_offset(&self) -> ClockOffsetFuture {
         let client = Arc::clone(&self.work.client);
         let told = self.handle.spawn(async move { client.ahead().await });
         Box::pin(async move { told.await.ok()? })

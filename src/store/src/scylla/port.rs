@@ -14,20 +14,20 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use super::breaker::Breaker;
-use super::stats::{Numbers, count};
+use super::stats::{SharedStoreStats, count};
 
 /// Reply of a port.
 pub(super) type Answer = Result<StoreReply, StoreError>;
 
 /// Replies on their way to one shard, and its waker. Bounded by the operations that the port has sent.
-pub(super) struct Outbox {
+pub(super) struct ReplyQueue {
     replies: SegQueue<(StoreTicket, Answer)>,
     waker: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Outbox {
-    pub(super) fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Outbox {
-        Outbox { replies: SegQueue::new(), waker }
+impl ReplyQueue {
+    pub(super) fn new(waker: Arc<dyn Fn() + Send + Sync>) -> ReplyQueue {
+        ReplyQueue { replies: SegQueue::new(), waker }
     }
 
     /// Adds a reply and wakes the shard.
@@ -46,35 +46,35 @@ pub(super) struct Job {
 
 /// The port of one shard.
 pub(super) struct Port {
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) reply_queue: Arc<ReplyQueue>,
     pub(super) lane: UnboundedSender<Job>,
     pub(super) breaker: Arc<Breaker>,
-    pub(super) numbers: Arc<Numbers>,
+    pub(super) stats: Arc<SharedStoreStats>,
     outstanding: usize,
     refused: VecDeque<StoreTicket>,
 }
 
 impl Port {
     pub(super) fn new(
-        outbox: Arc<Outbox>,
+        reply_queue: Arc<ReplyQueue>,
         lane: UnboundedSender<Job>,
         breaker: Arc<Breaker>,
-        numbers: Arc<Numbers>,
+        stats: Arc<SharedStoreStats>,
     ) -> Port {
-        Port { outbox, lane, breaker, numbers, outstanding: 0, refused: VecDeque::new() }
+        Port { reply_queue, lane, breaker, stats, outstanding: 0, refused: VecDeque::new() }
     }
 
     /// Refuses at once; the reply is collected like any other.
     fn refuse(&mut self, ticket: StoreTicket) {
-        count(&self.numbers.others.transient);
+        count(&self.stats.others.transient);
         self.refused.push_back(ticket);
-        (self.outbox.waker)();
+        (self.reply_queue.waker)();
     }
 }
 
 impl Store for Port {
     fn submit(&mut self, ticket: StoreTicket, op: StoreOp) {
-        self.numbers.asked(&op);
+        self.stats.asked(&op);
         // The lane is not bounded by itself: this is its bound.
         if self.breaker.is_open() || self.outstanding >= limits::STORE_TICKETS_MAX {
             return self.refuse(ticket);
@@ -90,7 +90,7 @@ impl Store for Port {
         if let Some(ticket) = self.refused.pop_front() {
             return Some((ticket, Err(StoreError::Transient)));
         }
-        let reply = self.outbox.replies.pop()?;
+        let reply = self.reply_queue.replies.pop()?;
         assert!(self.outstanding > 0, "a reply answers an operation");
         self.outstanding -= 1;
         Some(reply)

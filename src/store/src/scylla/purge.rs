@@ -72,7 +72,7 @@ struct Row {
 }
 
 /// Prepared statements that drop users.
-pub(super) struct Broom<'a> {
+pub(super) struct Purger<'a> {
     session: &'a Session,
     config: &'a Options,
     look: PreparedStatement,
@@ -86,8 +86,8 @@ pub(super) struct Broom<'a> {
     runs: RefCell<HashMap<Vec<u8>, bool>>,
 }
 
-impl<'a> Broom<'a> {
-    pub(super) async fn new(session: &'a Session, config: &'a Options) -> Result<Broom<'a>, UpkeepFault> {
+impl<'a> Purger<'a> {
+    pub(super) async fn new(session: &'a Session, config: &'a Options) -> Result<Purger<'a>, UpkeepFault> {
         let keyspace = &config.keyspace;
         let (user, message) = (format!("{keyspace}.user"), format!("{keyspace}.message"));
         let prepare = async |text: String, level| {
@@ -99,7 +99,7 @@ impl<'a> Broom<'a> {
         };
         let (read, write) = (config.read_consistency, config.write_consistency);
         let columns = "family, key, value, TTL(value) AS ttl, WRITETIME(value) AS at";
-        Ok(Broom {
+        Ok(Purger {
             session,
             config,
             look: prepare(format!("SELECT {columns} FROM {user} WHERE uaid = ?"), read).await?,
@@ -119,8 +119,8 @@ impl<'a> Broom<'a> {
         })
     }
 
-    pub(super) async fn read(&'a self, uaid: &'a [u8]) -> Result<Found<'a>, UpkeepFault> {
-        Ok(Found { broom: self, uaid, rows: self.look(uaid).await? })
+    pub(super) async fn read(&'a self, uaid: &'a [u8]) -> Result<PurgeCandidate<'a>, UpkeepFault> {
+        Ok(PurgeCandidate { broom: self, uaid, rows: self.look(uaid).await? })
     }
 
     async fn look(&self, uaid: &[u8]) -> Result<Vec<Row>, UpkeepFault> {
@@ -195,13 +195,13 @@ fn fault(config: &Options, why: &str) -> UpkeepFault {
 }
 
 /// A user as of a recent read.
-pub(super) struct Found<'a> {
-    broom: &'a Broom<'a>,
+pub(super) struct PurgeCandidate<'a> {
+    broom: &'a Purger<'a>,
     uaid: &'a [u8],
     rows: Vec<Row>,
 }
 
-impl Found<'_> {
+impl PurgeCandidate<'_> {
     /// Seconds since the user was last seen; `None` when it has no record.
     pub(super) fn idle(&self) -> Option<u64> {
         let record = self.rows.iter().find(|row| row.family == family::RECORD)?;
@@ -238,7 +238,7 @@ impl Found<'_> {
                 return Err(fault);
             }
         }
-        let Broom { message_times, drop_messages, .. } = self.broom;
+        let Purger { message_times, drop_messages, .. } = self.broom;
         let times: Vec<(Option<i64>,)> = self.broom.select(message_times, (self.uaid,)).await?;
         if let Some(newest) = times.into_iter().filter_map(|(at,)| at).max() {
             self.broom.run(drop_messages, (newest, self.uaid)).await?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use machine::message::{Message, Topic};
-use machine::simple::{Contact, Mode, WakeData};
+use machine::simplepush::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
 use machine::{NodeId, Presence, UserRow};
 
@@ -112,35 +112,35 @@ pub(super) fn message(value: &[u8]) -> Option<Message> {
 
 /// Position of a message row, but for the UAID.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct RowLocation {
     pub(super) family: i8,
     pub(super) clock: i64,
     pub(super) origin: i64,
     pub(super) key: Vec<u8>,
 }
 
-impl Place {
+impl RowLocation {
     /// Place of a message without topic, in `family::MESSAGE` or `family::SAVED`.
-    pub(super) fn plain(family: i8, stamp: Stamp, chid: Chid) -> Place {
-        Place { family, clock: micros(stamp.clock), origin: i64::from(stamp.origin.0), key: chid.0.to_vec() }
+    pub(super) fn plain(family: i8, stamp: Stamp, chid: Chid) -> RowLocation {
+        RowLocation { family, clock: micros(stamp.clock), origin: i64::from(stamp.origin.0), key: chid.0.to_vec() }
     }
 
     /// Place of a message with this topic.
-    pub(super) fn topic(chid: Chid, topic: &Topic, stamp: Stamp) -> Place {
+    pub(super) fn topic(chid: Chid, topic: &Topic, stamp: Stamp) -> RowLocation {
         let key = if *topic == Topic::UPDATE {
             let (clock, origin) = (stamp.clock.0.to_be_bytes(), stamp.origin.0.to_be_bytes());
             [&chid.0[..], topic.as_bytes(), &clock, &origin].concat()
         } else {
             [&chid.0[..], topic.as_bytes()].concat()
         };
-        Place { family: family::TOPIC, clock: 0, origin: 0, key }
+        RowLocation { family: family::TOPIC, clock: 0, origin: 0, key }
     }
 
     /// Place of this message, as a POST stores it.
-    pub(super) fn of(message: &Message) -> Place {
+    pub(super) fn of(message: &Message) -> RowLocation {
         match &message.topic {
-            Some(topic) => Place::topic(message.chid, topic, message.stamp),
-            None => Place::plain(family::MESSAGE, message.stamp, message.chid),
+            Some(topic) => RowLocation::topic(message.chid, topic, message.stamp),
+            None => RowLocation::plain(family::MESSAGE, message.stamp, message.chid),
         }
     }
 
@@ -219,7 +219,7 @@ impl UserPart {
             family::CONTACT => self.contact = parse_contact(value)?,
             family::PRESENCE => self.presence.push(parse_presence(key, value)?),
             family::CHANNEL => {
-                let chid = Place::chid(key)?;
+                let chid = RowLocation::chid(key)?;
                 // The key alone makes it a channel.
                 let (registered_at, key) = parse_channel(value).unwrap_or_default();
                 self.channels.push(ChannelRow { chid, registered_at, key });
@@ -329,7 +329,7 @@ mod tests {
             let mut part = UserPart::default();
             part.take(family, &key, &value);
             prop_assert!(family <= 5 || part.damaged == 1);
-            let _ = (message(&value), expires(&value), is_update(&key), Place::chid(&key));
+            let _ = (message(&value), expires(&value), is_update(&key), RowLocation::chid(&key));
             let _ = part.into_row();
         }
     }

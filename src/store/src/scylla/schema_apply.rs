@@ -1,6 +1,6 @@
 //! Makes the tables and brings older ones up to date. Every statement may be repeated: an interrupted run is run again.
 //!
-//! Lives on: the runtime of `murre schema`, or the island's.
+//! Lives on: the runtime of `murre schema`, or the control plane's.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
 
 /// Cause for which the tables are not right: one sentence that says what to do. Fatal for the command.
 #[derive(Debug)]
-pub struct SchemaFault {
+pub struct SchemaError {
     said: String,
     passes: bool,
 }
 
-impl SchemaFault {
+impl SchemaError {
     /// The database refuses, or has what this build does not understand.
-    fn lasting(said: impl Into<String>) -> SchemaFault {
-        SchemaFault { said: said.into(), passes: false }
+    fn lasting(said: impl Into<String>) -> SchemaError {
+        SchemaError { said: said.into(), passes: false }
     }
 
     /// A statement failed.
-    fn failed(said: String, error: &ExecutionError) -> SchemaFault {
-        SchemaFault { said, passes: explain::passes(error) }
+    fn failed(said: String, error: &ExecutionError) -> SchemaError {
+        SchemaError { said, passes: explain::passes(error) }
     }
 
     /// Returns true if a later try may succeed.
@@ -38,13 +38,13 @@ impl SchemaFault {
     }
 }
 
-impl fmt::Display for SchemaFault {
+impl fmt::Display for SchemaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)
     }
 }
 
-impl std::error::Error for SchemaFault {}
+impl std::error::Error for SchemaError {}
 
 /// Kind of the database, as every account may know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// It does not answer, or is neither ScyllaDB nor Cassandra 4 or later.
-pub async fn kind(session: &Session) -> Result<Kind, SchemaFault> {
+pub async fn kind(session: &Session) -> Result<Kind, SchemaError> {
     // Only ScyllaDB has this table; its release is the Cassandra that it is compatible with.
     let has = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'versions'";
     if !text(session, has).await.map_err(|error| unsaid(&error))?.is_empty() {
@@ -70,7 +70,7 @@ pub async fn kind(session: &Session) -> Result<Kind, SchemaFault> {
     let release = release.map_err(|error| unsaid(&error))?;
     match major(&release) {
         major @ CASSANDRA_MIN.. => Ok(Kind::Cassandra(major)),
-        _ => Err(SchemaFault::lasting(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later"))),
+        _ => Err(SchemaError::lasting(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later"))),
     }
 }
 
@@ -79,13 +79,13 @@ pub async fn kind(session: &Session) -> Result<Kind, SchemaFault> {
 ///
 /// # Errors
 /// As [`kind`], and the account may not read that table.
-pub async fn server(session: &Session) -> Result<Server, SchemaFault> {
+pub async fn server(session: &Session) -> Result<Server, SchemaError> {
     match kind(session).await? {
         Kind::Cassandra(major) => Ok(Server::Cassandra(major)),
         Kind::Scylla => {
             let version = text(session, "SELECT version FROM system.versions WHERE key = 'local'").await;
             let version = version.map_err(|error| match explain::db_error(&error) {
-                Some((DbError::Unauthorized, said)) => SchemaFault::lasting(format!(
+                Some((DbError::Unauthorized, said)) => SchemaError::lasting(format!(
                     "cannot read the version of the database: {said}; run it as a superuser, or GRANT SELECT ON TABLE \
                      system.versions"
                 )),
@@ -96,8 +96,8 @@ pub async fn server(session: &Session) -> Result<Server, SchemaFault> {
     }
 }
 
-fn unsaid(error: &ExecutionError) -> SchemaFault {
-    SchemaFault::failed(format!("the database does not say what it is: {}", explain::say(error)), error)
+fn unsaid(error: &ExecutionError) -> SchemaError {
+    SchemaError::failed(format!("the database does not say what it is: {}", explain::say(error)), error)
 }
 
 /// ScyllaDB is numbered by years since 2025; before, only the enterprise releases were, and they had incremental
@@ -133,15 +133,15 @@ pub fn layout(config: &Options, server: Server) -> Layout {
 ///
 /// # Errors
 /// The database does not answer.
-pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>, SchemaFault> {
+pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>, SchemaError> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{PART}'");
     let mut statement = Statement::new(query);
     statement.set_consistency(consistency(config.read_consistency));
     match session.query_unpaged(statement, ()).await {
         Ok(result) => {
-            let rows = result.into_rows_result().map_err(|error| SchemaFault::lasting(error.to_string()))?;
-            let versions = rows.rows::<(i32,)>().map_err(|error| SchemaFault::lasting(error.to_string()))?;
+            let rows = result.into_rows_result().map_err(|error| SchemaError::lasting(error.to_string()))?;
+            let versions = rows.rows::<(i32,)>().map_err(|error| SchemaError::lasting(error.to_string()))?;
             Ok(versions.flatten().map(|(version,)| version).max())
         }
         Err(error) => match explain::db_error(&error) {
@@ -149,7 +149,7 @@ pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>,
             Some((DbError::Invalid, _)) => Ok(None),
             _ => {
                 let said = format!("the version of the tables in {keyspace}: {}", explain::say(&error));
-                Err(SchemaFault::failed(said, &error))
+                Err(SchemaError::failed(said, &error))
             }
         },
     }
@@ -160,7 +160,7 @@ pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>,
 ///
 /// # Errors
 /// The database refuses a statement, or the tables are newer than this build.
-pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, SchemaFault> {
+pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, SchemaError> {
     let layout = layout(config, server(session).await?);
     let from = version(session, config).await?;
     if from.is_none() {
@@ -173,10 +173,10 @@ pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, Sch
 ///
 /// # Errors
 /// As [`create`], and there are no tables.
-pub async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, SchemaFault> {
+pub async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, SchemaError> {
     let layout = layout(config, server(session).await?);
     let Some(from) = version(session, config).await? else {
-        return Err(SchemaFault::lasting(format!(
+        return Err(SchemaError::lasting(format!(
             "there are no tables in {}; run `murre schema create`",
             config.keyspace
         )));
@@ -191,9 +191,9 @@ pub(super) async fn apply(
     layout: &Layout,
     from: i32,
     steps: &[Step],
-) -> Result<Vec<i32>, SchemaFault> {
+) -> Result<Vec<i32>, SchemaError> {
     if from > VERSION {
-        return Err(SchemaFault::lasting(newer(&config.keyspace, from)));
+        return Err(SchemaError::lasting(newer(&config.keyspace, from)));
     }
     let mut applied = Vec::new();
     for step in steps.iter().filter(|step| step.version > from) {
@@ -204,7 +204,7 @@ pub(super) async fn apply(
         record.set_consistency(consistency(config.write_consistency));
         let recorded = session.query_unpaged(record, ()).await;
         recorded
-            .map_err(|error| SchemaFault::lasting(format!("version {}: {}", step.version, explain::say(&error))))?;
+            .map_err(|error| SchemaError::lasting(format!("version {}: {}", step.version, explain::say(&error))))?;
         applied.push(step.version);
     }
     Ok(applied)
@@ -219,12 +219,12 @@ pub(super) fn newer(keyspace: &str, version: i32) -> String {
 }
 
 /// Runs a statement that makes or changes a table, until every node knows of it.
-async fn define(session: &Session, statement: &str) -> Result<(), SchemaFault> {
+async fn define(session: &Session, statement: &str) -> Result<(), SchemaError> {
     let mut asked = Statement::new(statement);
     asked.set_request_timeout(Some(DEFINE_TIME_MAX));
     let done = session.query_unpaged(asked, ()).await;
     let first = statement.lines().next().unwrap_or_default().trim_end_matches(" (");
-    done.map(|_| ()).map_err(|error| SchemaFault::lasting(format!("{first}: {}", explain::say(&error))))
+    done.map(|_| ()).map_err(|error| SchemaError::lasting(format!("{first}: {}", explain::say(&error))))
 }
 
 /// Changes of tables go to every node of the database before they are done.

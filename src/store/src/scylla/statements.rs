@@ -6,7 +6,7 @@ use scylla::serialize::SerializationError;
 use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
 
-use super::rows::Place;
+use super::rows::RowLocation;
 use super::schema::family::{CHANNEL, CONTACT, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
 use super::stats::Statement;
 
@@ -14,8 +14,8 @@ use super::stats::Statement;
 pub(super) enum Change {
     UserPut { family: i8, key: Vec<u8>, value: Vec<u8>, at: i64, ttl: i32 },
     UserDelete { family: i8, key: Vec<u8>, at: i64 },
-    MessagePut { place: Place, value: Vec<u8>, at: i64, ttl: i32 },
-    MessageDelete { place: Place, at: i64 },
+    MessagePut { place: RowLocation, value: Vec<u8>, at: i64, ttl: i32 },
+    MessageDelete { place: RowLocation, at: i64 },
 }
 
 impl Change {

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use machine::StoreOp;
 use machine::stats::{Board, Kind, Meaning};
 
-use crate::latencies::Latencies;
+use crate::latencies::LatencyHistograms;
 
 /// Names the statements, with the help of their counters.
 macro_rules! statements {
@@ -153,25 +153,25 @@ const LOOKS_PER_WINDOW: u64 = 60;
 const LATENCY_US_MAX: u64 = 60_000_000;
 
 /// All counters of the store.
-pub(super) struct Numbers {
+pub(super) struct SharedStoreStats {
     counts: Vec<AtomicU64>,
     /// Of the last minute.
     latencies: Vec<Mutex<Histogram<u32>>>,
     /// Since the beginning.
-    pub(super) all_latencies: Arc<Latencies>,
+    pub(super) all_latencies: Arc<LatencyHistograms>,
     operations: Vec<AtomicU64>,
     pub(super) others: Others,
 }
 
-impl Numbers {
-    pub(super) fn new() -> Numbers {
+impl SharedStoreStats {
+    pub(super) fn new() -> SharedStoreStats {
         let latency = || Histogram::new_with_bounds(1, LATENCY_US_MAX, 2);
         let atomics = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
-        Numbers {
+        SharedStoreStats {
             counts: atomics(STATEMENTS.len()),
             // Invariant: these bounds and two digits make a histogram.
             latencies: STATEMENTS.iter().map(|_| Mutex::new(latency().expect("a histogram"))).collect(),
-            all_latencies: Arc::new(Latencies::new(STATEMENT_NAMES)),
+            all_latencies: Arc::new(LatencyHistograms::new(STATEMENT_NAMES)),
             operations: atomics(OPERATION_MEANINGS.len()),
             others: Others::default(),
         }
@@ -187,7 +187,7 @@ impl Numbers {
         self.counts[statement as usize].fetch_add(1, Ordering::Relaxed);
         let now = self.others.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         self.others.in_flight_max.fetch_max(now, Ordering::Relaxed);
-        Sent { numbers: self, statement, at: Instant::now() }
+        Sent { stats: self, statement, at: Instant::now() }
     }
 
     /// Counts an operation of a shard.
@@ -224,17 +224,17 @@ impl Numbers {
 
 /// One statement without an answer.
 pub(super) struct Sent<'a> {
-    numbers: &'a Numbers,
+    stats: &'a SharedStoreStats,
     statement: Statement,
     at: Instant,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        self.numbers.others.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.stats.others.in_flight.fetch_sub(1, Ordering::Relaxed);
         let micros = u64::try_from(self.at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.numbers.all_latencies.record(self.statement as usize, micros);
-        let latency = &self.numbers.latencies[self.statement as usize];
+        self.stats.all_latencies.record(self.statement as usize, micros);
+        let latency = &self.stats.latencies[self.statement as usize];
         latency.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros.max(1));
     }
 }
@@ -255,37 +255,37 @@ mod tests {
 
     #[test]
     fn every_statement_is_in_the_buckets_of_its_own_kind_for_good() {
-        let numbers = Numbers::new();
+        let stats = SharedStoreStats::new();
         for took in [1, 1, 400] {
-            let mut sent = numbers.sent(Statement::UserRead);
+            let mut sent = stats.sent(Statement::UserRead);
             sent.at -= Duration::from_millis(took);
         }
-        numbers.write_to(&Numbers::board(), LOOKS_PER_WINDOW);
-        let read = |name: &str| numbers.all_latencies.read().find(|taken| taken.name == name).expect("a row");
+        stats.write_to(&SharedStoreStats::board(), LOOKS_PER_WINDOW);
+        let read = |name: &str| stats.all_latencies.read().find(|taken| taken.name == name).expect("a row");
         let taken = read("user_read");
         assert_eq!(taken.counts.iter().sum::<u64>(), 3);
         assert_eq!(taken.counts[..2], [0, 0], "none took less than a millisecond");
         // One of 400 ms, and a little more on a busy host.
         assert!(taken.counts[10..].iter().sum::<u64>() >= 1 && taken.sum_us >= 402_000, "{taken:?}");
         assert_eq!(read("user_put").counts.iter().sum::<u64>(), 0);
-        assert_eq!(numbers.all_latencies.read().count(), STATEMENTS.len());
+        assert_eq!(stats.all_latencies.read().count(), STATEMENTS.len());
     }
 
     #[test]
     fn a_statement_that_took_long_is_seen_in_its_own_quantiles_until_the_window_is_over() {
-        let (numbers, board) = (Numbers::new(), Numbers::board());
+        let (stats, board) = (SharedStoreStats::new(), SharedStoreStats::board());
         for took in [1, 1, 1, 400] {
-            let mut sent = numbers.sent(Statement::UserRead);
+            let mut sent = stats.sent(Statement::UserRead);
             sent.at -= Duration::from_millis(took);
         }
         let (half, most) = ("store_user_read_p50_microseconds", "store_user_read_p99_microseconds");
         for look in 1..=LOOKS_PER_WINDOW {
-            numbers.write_to(&board, look);
+            stats.write_to(&board, look);
             assert!((1_000..100_000).contains(&read(&board, half)), "{}", read(&board, half));
             assert!((400_000..4_000_000).contains(&read(&board, most)), "{}", read(&board, most));
         }
         assert_eq!(read(&board, "store_user_put_p99_microseconds"), 0);
-        numbers.write_to(&board, LOOKS_PER_WINDOW + 1);
+        stats.write_to(&board, LOOKS_PER_WINDOW + 1);
         assert_eq!((read(&board, most), read(&board, "store_user_read_statements")), (0, 4));
     }
 }

@@ -17,15 +17,15 @@ use tokio::time::Instant;
 
 use super::backend::Scylla;
 use super::blocking::block_on;
-use super::client::{Client, Failed, Hand};
+use super::client::{Client, Failed, StatementContext};
 use super::ops::changes;
 use super::ops::read::read_rows;
 use super::ops::{updates, users};
-use super::rows::{self, Place, UserPart};
+use super::rows::{self, RowLocation, UserPart};
 use super::schema::family;
 use super::statements::Change;
 use super::stats::Statement;
-use crate::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
+use crate::transfer::{BlockingPort, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 /// Time limit of one user or one message, with all retries.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -35,14 +35,18 @@ const BESIDE: usize = 128;
 impl Scylla {
     pub fn transfer(&self) -> Box<dyn Transfer + '_> {
         let work = Work { client: Arc::clone(&self.client), permits: Semaphore::new(BESIDE) };
-        Box::new(ScyllaTransfer { store: self, work: Arc::new(work), asker: Asker::new(|waker| self.port(waker)) })
+        Box::new(ScyllaTransfer {
+            store: self,
+            work: Arc::new(work),
+            asker: BlockingPort::new(|waker| self.port(waker)),
+        })
     }
 }
 
 struct ScyllaTransfer<'a> {
     store: &'a Scylla,
     work: Arc<Work>,
-    asker: Asker,
+    asker: BlockingPort,
 }
 
 /// State that every task needs.
@@ -52,8 +56,8 @@ struct Work {
 }
 
 impl Work {
-    fn hand(&self) -> Hand<'_> {
-        Hand { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
+    fn hand(&self) -> StatementContext<'_> {
+        StatementContext { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
     }
 
     /// The users behind this one in the order of their tokens.
@@ -114,9 +118,9 @@ impl Work {
         let hand = self.hand();
         let changes = match &message.topic {
             Some(Topic::UPDATE) => updates::publish(&hand, message).await.map_err(failed)?,
-            Some(_) => vec![changes::write(&hand, message, Place::of(message))],
+            Some(_) => vec![changes::write(&hand, message, RowLocation::of(message))],
             None => {
-                let place = Place::plain(family::SAVED, message.stamp, message.chid);
+                let place = RowLocation::plain(family::SAVED, message.stamp, message.chid);
                 vec![changes::write(&hand, message, place)]
             }
         };

@@ -6,19 +6,19 @@ use std::time::Duration;
 use machine::NodeId;
 use scylla::client::session::Session;
 
+use super::maintain::{self, Census, Purge, UpkeepFault, space};
 use super::options::Options;
-use super::purge::Broom;
+use super::purge::Purger;
 use super::rows;
 use super::schema::family::{CHANNEL, PRESENCE, RECORD};
 use super::schema_apply::create;
 use super::schema_tests::{config, run, session};
 use super::tests::proxy::Proxy;
-use super::upkeep::{self, Census, Purge, UpkeepFault, space};
 
 const DAY: u64 = 86_400;
 
 async fn census(session: &Session, config: &Options, purge: Purge) -> Result<Census, UpkeepFault> {
-    upkeep::census(session, config, purge, &AtomicBool::new(false)).await
+    maintain::census(session, config, purge, &AtomicBool::new(false)).await
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
         format!("INSERT INTO KS.message (uaid, family, clock, origin, key, value) VALUES ({text}, 2, 1, 1, 0x, 0x)");
     run(&session, &config, &message).await;
     // A node has read the user, then the rows go, then the node enters itself.
-    let broom = Broom::new(&session, &config).await.unwrap();
+    let broom = Purger::new(&session, &config).await.unwrap();
     let found = broom.read(&uaid).await.unwrap();
     assert!(found.idle().is_some_and(|idle| idle.abs_diff(40 * DAY) < 60) && !found.is_gone());
     assert!(!found.connected().await.unwrap());
@@ -124,7 +124,7 @@ async fn a_purge_wins_over_a_refresh_that_comes_late() {
     };
     run(&session, &config, &put(RECORD, "0x", 1000)).await;
     run(&session, &config, &put(CHANNEL, "0x02", 1000)).await;
-    let broom = Broom::new(&session, &config).await.unwrap();
+    let broom = Purger::new(&session, &config).await.unwrap();
     assert!(broom.read(&[7; 16]).await.unwrap().purge().await.unwrap());
     run(&session, &config, &put(RECORD, "0x", 1001)).await;
     run(&session, &config, &put(CHANNEL, "0x02", 1001)).await;
@@ -174,7 +174,7 @@ async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_
         run(&session, &config, &put(user, PRESENCE, presence, 1100)).await;
     }
     // One of them comes back to the node that was started again, behind the delete.
-    let broom = Broom::new(&session, &config).await.unwrap();
+    let broom = Purger::new(&session, &config).await.unwrap();
     let found = broom.read(&[3; 16]).await.unwrap();
     assert!(!found.connected().await.unwrap());
     let newest = found.newest();
@@ -243,7 +243,7 @@ async fn a_user_is_put_back_with_all_of_it_or_not_at_all() {
     let rows = many(&session, &direct, CHANNELS).await;
     let (proxy, config) = behind_proxy(&direct);
     let cut = self::session(&config).await;
-    let broom = Broom::new(&cut, &config).await.unwrap();
+    let broom = Purger::new(&cut, &config).await.unwrap();
     let found = broom.read(&[7; 16]).await.unwrap();
     let newest = found.newest();
     found.drop_rows(newest).await.unwrap();
@@ -268,7 +268,7 @@ async fn a_user_that_comes_back_while_nobody_hears_of_its_delete_is_put_back() {
         let rows = many(&session, &direct, 3).await;
         let (proxy, config) = behind_proxy(&direct);
         let cut = self::session(&config).await;
-        let broom = Broom::new(&cut, &config).await.unwrap();
+        let broom = Purger::new(&cut, &config).await.unwrap();
         let found = broom.read(&[7; 16]).await.unwrap();
         proxy.mute(true);
         let cutting = async {
@@ -295,7 +295,7 @@ async fn a_census_that_is_told_to_stop_says_how_far_it_came() {
     create(&session, &config).await.unwrap();
     many(&session, &config, 1).await;
     let idle = Purge::Idle(Duration::from_secs(30 * DAY));
-    let said = upkeep::census(&session, &config, idle, &AtomicBool::new(true)).await.unwrap_err().to_string();
+    let said = maintain::census(&session, &config, idle, &AtomicBool::new(true)).await.unwrap_err().to_string();
     assert_eq!(said, "told to stop; 0 users were dropped, run it again to go on");
     assert_eq!(census(&session, &config, idle).await.unwrap().purged, 1);
 }

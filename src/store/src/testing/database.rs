@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
 use crate::scylla::connect::connect;
 use crate::scylla::options::{Level, Options};
-use crate::scylla::{Scylla, Surroundings, schema, schema_apply};
+use crate::scylla::{ConnectOptions, Scylla, schema, schema_apply};
 
 /// Configuration of a test's connection to the database.
 pub fn options(nodes: &str) -> Options {
@@ -53,7 +53,8 @@ pub fn open() -> Scylla {
 pub fn open_with(config: &Options) -> Scylla {
     // Refusals of the database are in the log only.
     let _ = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing::Level::WARN).try_init();
-    Scylla::connect(config, Surroundings { wall: Arc::new(Wall::standing(0)) }).expect("the store opens")
+    Scylla::connect(config, ConnectOptions { process_clock: Arc::new(ProcessClock::standing(0)) })
+        .expect("the store opens")
 }
 
 /// A keyspace that goes with the test.

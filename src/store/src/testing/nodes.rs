@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use machine::NodeId;
 
-use crate::nodes::{Ahead, Burial, Look, NodeRow, Nodes, Renewal, Renewed};
+use crate::nodes::{Burial, ClockOffsetFuture, NodeRow, NodeRowFuture, NodeTable, Renewal, Renewed};
 
 /// Answers of the table, and what it was told.
 pub struct Answers {
@@ -35,7 +35,7 @@ impl FakeNodes {
     }
 }
 
-impl Nodes for FakeNodes {
+impl NodeTable for FakeNodes {
     fn enter(&self, _: &NodeId) -> Result<(), String> {
         self.answers().entered.clone()
     }
@@ -56,12 +56,12 @@ impl Nodes for FakeNodes {
         Box::pin(async move { written.is_some() })
     }
 
-    fn look(&self, _: &str) -> Look {
+    fn read(&self, _: &str) -> NodeRowFuture {
         let row = self.answers().row;
         Box::pin(async move { row })
     }
 
-    fn ahead(&self) -> Ahead {
+    fn clock_offset(&self) -> ClockOffsetFuture {
         let ahead = self.answers().ahead.as_ref().map(|ahead| ahead());
         Box::pin(async move { ahead })
     }

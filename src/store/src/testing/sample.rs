@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
-use machine::simple::{Contact, Mode, Update, WakeData};
+use machine::simplepush::{Contact, Mode, Update, WakeData};
 use machine::time::UnixSeconds;
 use machine::{RowKey, StoreOp};
 

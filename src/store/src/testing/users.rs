@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::ids::{Clock, KeyDigest};
-use machine::simple::{Contact, Mode};
+use machine::simplepush::{Contact, Mode};
 use machine::{RECORD_VERSION, RowKey, StoreOp, StoreReply};
 
 use super::sample::{NOW, chid, contact, message, topical, uaid, update};

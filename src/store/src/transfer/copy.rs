@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use machine::ids::Uaid;
 use machine::message::Message;
-use machine::simple::{Mode, WakeData};
+use machine::simplepush::{Mode, WakeData};
 use machine::time::UnixSeconds;
 use ring::digest::{Context, SHA256};
 
-use super::admit::{Admission, Admitted, ROWS_AT_ONCE_MAX};
+use super::import::{ImportCounts, ImportDecision, ROWS_AT_ONCE_MAX};
 use super::port::{Transfer, TransferFault, WholeUser};
 use super::rows::{USERS_AT_ONCE_MAX, each_row};
 use super::walk::walk;
@@ -21,7 +21,7 @@ const EXPIRY_MARGIN_SECONDS: u64 = 60;
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Copied {
     /// Results of the users that were not left behind.
-    pub admitted: Admitted,
+    pub admitted: ImportCounts,
     /// Users that were left behind: not seen for 60 days, so the server would drop them.
     pub users_idle: u64,
     /// Users that were left behind: their record has a meaning of another version, so they are reset at the next hello.
@@ -58,20 +58,20 @@ fn copy_users(
     to: &mut dyn Transfer,
     users: &[WholeUser],
     now: UnixSeconds,
-    admitted: &mut Admitted,
+    admitted: &mut ImportCounts,
 ) -> Result<(), TransferFault> {
     let uaids: Vec<Uaid> = users.iter().map(|user| user.uaid).collect();
     let (mut new, mut written) = (Vec::new(), Vec::new());
     for (user, there) in users.iter().zip(to.find(&uaids)?) {
         match admitted.decide(user, there.as_ref()) {
-            Admission::Whole => {
+            ImportDecision::Whole => {
                 if user.may_have_messages {
                     new.push(user.uaid);
                 }
                 written.push(user.clone());
             }
-            Admission::Part(part) => written.push(*part),
-            Admission::Nothing => {}
+            ImportDecision::Part(part) => written.push(*part),
+            ImportDecision::Nothing => {}
         }
     }
     let mut rows: Vec<Arc<Message>> = Vec::with_capacity(ROWS_AT_ONCE_MAX);

@@ -11,8 +11,8 @@
 //!
 //! Lives on: the thread of a command; nothing here belongs to a shard.
 
-mod admit;
-mod asking;
+mod import;
+mod blocking_port;
 mod copy;
 mod port;
 mod rows;
@@ -20,9 +20,9 @@ mod rows;
 pub(crate) mod tests;
 mod walk;
 
-pub use admit::{Admission, Admitted, Coming, ROWS_AT_ONCE_MAX, admit};
-pub use asking::{Asker, refused};
+pub use blocking_port::{BlockingPort, refused};
 pub use copy::{Compared, Copied, compare, copy};
+pub use import::{ImportCounts, ImportDecision, IncomingUser, ROWS_AT_ONCE_MAX, import_users};
 pub use port::{Channel, Listed, Transfer, TransferFault, WholeUser};
 pub use rows::{USERS_AT_ONCE_MAX, each_row};
 pub use walk::{LeftOut, UNREADABLE_NAMED_MAX, walk};

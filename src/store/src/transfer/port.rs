@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, KeyDigest, Uaid};
 use machine::message::Message;
-use machine::simple::Contact;
+use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
 use machine::{StoreOp, StoreReply, UserRow};
 

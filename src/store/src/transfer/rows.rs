@@ -16,7 +16,7 @@ const PAGE_ROWS: u16 = 32;
 
 /// Read position in the messages of one user.
 #[derive(Clone, Copy)]
-enum Place {
+enum ReadCursor {
     Topics(Option<(Chid, Topic)>),
     Messages(Stamp),
     End,
@@ -33,9 +33,9 @@ pub fn each_row(
     take: &mut dyn FnMut(usize, Arc<Message>) -> Result<(), TransferFault>,
 ) -> Result<(), TransferFault> {
     for (nth, some) in uaids.chunks(USERS_AT_ONCE_MAX).enumerate() {
-        let mut places = vec![Place::Topics(None); some.len()];
+        let mut places = vec![ReadCursor::Topics(None); some.len()];
         loop {
-            let open: Vec<usize> = (0..some.len()).filter(|at| !matches!(places[*at], Place::End)).collect();
+            let open: Vec<usize> = (0..some.len()).filter(|at| !matches!(places[*at], ReadCursor::End)).collect();
             if open.is_empty() {
                 break;
             }
@@ -54,22 +54,22 @@ pub fn each_row(
     Ok(())
 }
 
-fn next_page(uaid: Uaid, place: Place, now: UnixSeconds) -> Option<StoreOp> {
+fn next_page(uaid: Uaid, place: ReadCursor, now: UnixSeconds) -> Option<StoreOp> {
     match place {
-        Place::Topics(after) => Some(StoreOp::Topics { uaid, after, limit: PAGE_ROWS, now }),
-        Place::Messages(after) => Some(StoreOp::Messages { uaid, after, limit: PAGE_ROWS, now }),
-        Place::End => None,
+        ReadCursor::Topics(after) => Some(StoreOp::Topics { uaid, after, limit: PAGE_ROWS, now }),
+        ReadCursor::Messages(after) => Some(StoreOp::Messages { uaid, after, limit: PAGE_ROWS, now }),
+        ReadCursor::End => None,
     }
 }
 
-fn behind(place: Place, last: Option<&Arc<Message>>, exhausted: bool) -> Place {
+fn behind(place: ReadCursor, last: Option<&Arc<Message>>, exhausted: bool) -> ReadCursor {
     let last = last.filter(|_| !exhausted);
     match place {
-        Place::Topics(_) => match last.and_then(|last| Some((last.chid, last.topic?))) {
-            Some(after) => Place::Topics(Some(after)),
-            None => Place::Messages(Stamp::default()),
+        ReadCursor::Topics(_) => match last.and_then(|last| Some((last.chid, last.topic?))) {
+            Some(after) => ReadCursor::Topics(Some(after)),
+            None => ReadCursor::Messages(Stamp::default()),
         },
-        Place::Messages(_) => last.map_or(Place::End, |last| Place::Messages(last.stamp)),
-        Place::End => Place::End,
+        ReadCursor::Messages(_) => last.map_or(ReadCursor::End, |last| ReadCursor::Messages(last.stamp)),
+        ReadCursor::End => ReadCursor::End,
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use machine::ids::{Clock, KeyDigest, Stamp, Uaid};
 use machine::message::Message;
-use machine::simple::{Contact, Mode};
+use machine::simplepush::{Contact, Mode};
 use machine::time::UnixSeconds;
 use machine::{RowKey, StoreOp, StoreReply};
 
 use super::*;
+use crate::conformance::{NOW, chid, contact, laws, message, topical, uaid};
 use crate::embedded::{Embedded, Options};
-use crate::laws::{NOW, chid, contact, laws, message, topical, uaid};
 use crate::model::Model;
 use crate::testing::database::open_alone;
 use crate::testing::patient;
@@ -176,29 +176,29 @@ laws! {
     a_check_writes_nothing,
 }
 
-fn coming(user: WholeUser, rows: &[Message]) -> Coming {
-    Coming { user, rows: rows.iter().cloned().map(Arc::new).collect(), more: false }
+fn coming(user: WholeUser, rows: &[Message]) -> IncomingUser {
+    IncomingUser { user, rows: rows.iter().cloned().map(Arc::new).collect(), more: false }
 }
 
 /// A channel that was unregistered, and a message that was acked, do not come back by a second run; new ones arrive.
 fn what_left_since_stays_away(store: &mut dyn Transfer) {
     let sent = [message(1, 2, 30), message(1, 3, 31)];
     let first = coming(user(1, &[channel(2, 9), channel(3, 9)]), &sent);
-    let admitted = admit(store, std::slice::from_ref(&first), false).unwrap();
+    let admitted = import_users(store, std::slice::from_ref(&first), false).unwrap();
     assert_eq!((admitted.users_new, admitted.channels_added, admitted.rows_added), (1, 2, 2));
     done(store, StoreOp::Settle { rows: vec![RowKey::of(&sent[0])], low_water: None, durable: true });
     // One more channel of the time before, and the same channels once more.
     let second = coming(user(1, &[channel(2, 9), channel(3, 9), channel(4, 9)]), &sent);
-    let admitted = admit(store, &[second], false).unwrap();
+    let admitted = import_users(store, &[second], false).unwrap();
     assert_eq!((admitted.users_changed, admitted.channels_added, admitted.rows_left_out), (1, 1, 2));
     assert_eq!(clocks(store, 1), [31]);
     done(store, StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(80) });
-    let admitted = admit(store, &[first], false).unwrap();
+    let admitted = import_users(store, &[first], false).unwrap();
     assert_eq!((admitted.users_unchanged, admitted.channels_added, admitted.channels_left_out), (1, 0, 1));
     assert_eq!(found(store, 1).unwrap().channels, [channel(3, 9), channel(4, 9)]);
     // The channel was registered elsewhere after it was unregistered here, so it is added.
     let later = coming(user(1, &[channel(2, 81)]), &[]);
-    assert_eq!(admit(store, &[later], false).unwrap().channels_added, 1);
+    assert_eq!(import_users(store, &[later], false).unwrap().channels_added, 1);
 }
 
 fn a_second_run_changes_nothing(store: &mut dyn Transfer) {
@@ -206,19 +206,19 @@ fn a_second_run_changes_nothing(store: &mut dyn Transfer) {
         coming(user(1, &[channel(2, 9)]), &[message(1, 2, 30), topical(1, 2, 31, "t")]),
         coming(user(2, &[channel(2, 7), channel(5, 12)]), &[]),
     ];
-    admit(store, &list, false).unwrap();
+    import_users(store, &list, false).unwrap();
     let (before, kept) = (store.users(None, 9).unwrap().users, rows(store, 1));
-    let again = admit(store, &list, false).unwrap();
-    assert_eq!(again, Admitted { users_unchanged: 2, rows_left_out: 2, ..Admitted::default() });
+    let again = import_users(store, &list, false).unwrap();
+    assert_eq!(again, ImportCounts { users_unchanged: 2, rows_left_out: 2, ..ImportCounts::default() });
     assert_eq!((store.users(None, 9).unwrap().users, rows(store, 1)), (before, kept));
 }
 
 fn a_check_writes_nothing(store: &mut dyn Transfer) {
     let list = [coming(user(1, &[channel(2, 9)]), &[message(1, 2, 30)])];
-    let counted = admit(store, &list, true).unwrap();
+    let counted = import_users(store, &list, true).unwrap();
     assert_eq!((counted.users_new, counted.rows_added), (1, 1));
     assert!(store.users(None, 9).unwrap().users.is_empty());
-    assert_eq!(admit(store, &list, false).unwrap(), counted);
+    assert_eq!(import_users(store, &list, false).unwrap(), counted);
 }
 
 fn now() -> UnixSeconds {
@@ -243,7 +243,7 @@ fn copied_and_compared(from: &mut dyn Transfer, to: &mut dyn Transfer) {
     let [StoreReply::Page(page)] = &to.ask(vec![page]).unwrap()[..] else { panic!() };
     assert_eq!((page.messages.len(), page.messages[0].stamp.clock), (100, Clock(1)));
     let again = copy(from, to, &now, &mut |_| {}).unwrap();
-    assert_eq!(again.admitted, Admitted { users_unchanged: 200, ..Admitted::default() });
+    assert_eq!(again.admitted, ImportCounts { users_unchanged: 200, ..ImportCounts::default() });
 }
 
 #[test]

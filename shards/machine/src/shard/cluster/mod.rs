@@ -1,25 +1,25 @@
 //! Nodes that share one store (ARCHITECTURE.md 8.9). On a node that is alone only the requests of other nodes reach
 //! this code, which a test or an operator may send too.
 //!
-//! `presence` writes to storage that a user is connected here, and finds out when that is no longer so. `route` brings
-//! a POST for a user who is not here to the node that has the user. `tell` makes that node read storage after a message
-//! was stored for its user. `foreign` is the other end: it handles the requests of other nodes. `shard/peer.rs` is the
-//! vocabulary.
+//! `presence` writes to storage that a user is connected here, and finds out when that is no longer so.
+//! `remote_publish` brings a POST for a user who is not here to the node that has the user. `peer_notify` makes that
+//! node read storage after a message was stored for its user. `node_requests` is the other end: it handles the requests
+//! of other nodes. `shard/peer.rs` is the vocabulary.
 
-mod foreign;
+mod node_requests;
 pub(super) mod pending;
 mod presence;
-mod route;
-mod tell;
+mod remote_publish;
+mod peer_notify;
 
 use std::sync::Arc;
 
 use crate::ids::{Clock, StoreTicket};
 
-use super::composer::{ShardMachine, Turn};
+use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
 use super::peer::{NodeId, PeerOp, PeerReply};
-use super::work::{PeerWork, Waiting};
+use super::pending_op::{PendingPeerOp, Waiting};
 
 impl ShardMachine {
     /// Returns true if other nodes read this storage too.
@@ -33,10 +33,10 @@ impl ShardMachine {
     }
 
     /// Returns the next reading of the shard's clock, and persists its floor if necessary.
-    pub(super) fn tick(&mut self, turn: &mut Turn<'_>) -> Clock {
-        let clock = self.clock.tick(turn.now);
+    pub(super) fn tick(&mut self, cx: &mut StepContext<'_>) -> Clock {
+        let clock = self.clock.tick(cx.now);
         if let Some(floor) = self.clock.floor_to_persist() {
-            turn.effects.push_back(Effect::ClockFloor(floor));
+            cx.effects.push_back(Effect::ClockFloor(floor));
         }
         clock
     }
@@ -50,20 +50,20 @@ impl ShardMachine {
     }
 
     /// Calls another node.
-    fn call(&mut self, turn: &mut Turn<'_>, work: PeerWork, op: PeerOp) {
+    fn call(&mut self, cx: &mut StepContext<'_>, work: PendingPeerOp, op: PeerOp) {
         self.stats.peer_calls += 1;
         let ticket = self.tickets.call(Waiting::Peer(work));
-        turn.effects.push_back(Effect::Peer(ticket, op));
+        cx.effects.push_back(Effect::Peer(ticket, op));
     }
 
     /// Handles the reply of another node, or its absence: finds the state that waits for it.
-    pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
+    pub(super) fn peer_replied(&mut self, cx: &mut StepContext<'_>, ticket: StoreTicket, reply: PeerReply) {
         match self.tickets.close(ticket) {
-            Some(Waiting::Peer(PeerWork::Push(route))) => self.pushed(turn, route, reply),
-            Some(Waiting::Peer(PeerWork::Tell(tale))) => self.told(turn, tale, reply),
-            Some(Waiting::Peer(PeerWork::Leave { uaid, presence })) => self.left(turn, uaid, presence, reply),
+            Some(Waiting::Peer(PendingPeerOp::Push(route))) => self.push_replied(cx, route, reply),
+            Some(Waiting::Peer(PendingPeerOp::Notify(notify))) => self.notify_replied(cx, notify, reply),
+            Some(Waiting::Peer(PendingPeerOp::Leave { uaid, presence })) => self.left(cx, uaid, presence, reply),
             Some(Waiting::Store(_)) | None => self.stats.store_replies_stale += 1,
         }
-        self.submit_backlog(turn);
+        self.submit_deferred(cx);
     }
 }

@@ -7,15 +7,15 @@ use crate::message::{Message, Urgency};
 use crate::time::Instant;
 
 use super::super::command::{Published, Refusal};
-use super::super::components::requests::Asker;
+use super::super::components::requests::ReplyTo;
 use super::super::peer::Presence;
-use super::super::pending_publish::{PublishWork, Storing};
+use super::super::pending_publish::{AfterCommit, PendingPublish};
 use super::super::row::RowKey;
 use super::super::store::StoreOp;
 
 /// A POST whose user is being read. Owner shard of the node where it landed; bounded by the tickets.
 pub(in crate::shard) struct Lookup {
-    pub asker: Asker<Published>,
+    pub reply_to: ReplyTo<Published>,
     pub uaid: Uaid,
     pub chid: Chid,
     /// Message without a stamp, or the rule that it broke.
@@ -23,8 +23,8 @@ pub(in crate::shard) struct Lookup {
 }
 
 /// A POST whose user was read, on its way to the node that has the user. Bounded as above.
-pub(in crate::shard) struct Route {
-    pub asker: Asker<Published>,
+pub(in crate::shard) struct RemotePublish {
+    pub reply_to: ReplyTo<Published>,
     pub uaid: Uaid,
     pub chid: Chid,
     pub message: Arc<Message>,
@@ -37,10 +37,10 @@ pub(in crate::shard) struct Route {
 }
 
 /// A pending notification of the node that holds the user's session. The ticket limit bounds their number.
-pub(in crate::shard) struct Tale {
+pub(in crate::shard) struct PeerNotify {
     pub uaid: Uaid,
     /// POST that waits for the end of this, and its answer then.
-    pub waits: Option<(Asker<Published>, Published)>,
+    pub waits: Option<(ReplyTo<Published>, Published)>,
     /// Urgency of the message that was stored.
     pub urgency: Option<Urgency>,
     /// True if the minimum of the user was above it after it was stored: no session needs to read it.
@@ -61,29 +61,39 @@ pub(in crate::shard) struct Tale {
     pub asked: Option<Presence>,
 }
 
-impl Tale {
+impl PeerNotify {
     /// Returns the notification of a POST that was stored.
-    pub fn of_publish(work: PublishWork, published: Published) -> Tale {
+    pub fn of_publish(work: PendingPublish, published: Published) -> PeerNotify {
         let send = work.storing.send().cloned();
         let (hidden, unsure) = match work.storing {
-            Storing::Routed { message, unsure: None, .. } => (Some(message).filter(|one| one.topic.is_none()), None),
-            Storing::Routed { unsure, .. } => (None, unsure),
-            Storing::Here { .. } | Storing::Held => (None, None),
+            AfterCommit::Routed { message, unsure: None, .. } => {
+                (Some(message).filter(|one| one.topic.is_none()), None)
+            }
+            AfterCommit::Routed { unsure, .. } => (None, unsure),
+            AfterCommit::Here { .. } | AfterCommit::Held => (None, None),
         };
-        let (row, waits) = (work.row, Some((work.asker, published)));
-        Tale { waits, urgency: Some(work.urgency), row: Some(row), unsure, send, hidden, ..Tale::of_save(row.uaid) }
+        let (row, waits) = (work.row, Some((work.reply_to, published)));
+        PeerNotify {
+            waits,
+            urgency: Some(work.urgency),
+            row: Some(row),
+            unsure,
+            send,
+            hidden,
+            ..PeerNotify::of_save(row.uaid)
+        }
     }
 
     /// Returns the notification of a POST that was refused because it was not certainly stored, while its push may have
     /// been carried out: the node that has the user must know that there may be a row.
-    pub fn of_failure(work: PublishWork) -> Option<Tale> {
-        let Storing::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
-        Some(Tale { row: Some(work.row), unsure: Some(unsure), ..Tale::of_save(work.row.uaid) })
+    pub fn of_failure(work: PendingPublish) -> Option<PeerNotify> {
+        let AfterCommit::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
+        Some(PeerNotify { row: Some(work.row), unsure: Some(unsure), ..PeerNotify::of_save(work.row.uaid) })
     }
 
     /// Returns the notification of a session's unacked directs that were saved.
-    pub fn of_save(uaid: Uaid) -> Tale {
-        Tale {
+    pub fn of_save(uaid: Uaid) -> PeerNotify {
+        PeerNotify {
             uaid,
             waits: None,
             urgency: None,
@@ -99,9 +109,9 @@ impl Tale {
     }
 }
 
-impl Tale {
+impl PeerNotify {
     /// Returns the operation that reads the user again.
-    pub fn look(&self) -> StoreOp {
+    pub fn load_op(&self) -> StoreOp {
         match self.row {
             Some(row) => StoreOp::Locate { uaid: self.uaid, chid: row.chid },
             None => StoreOp::LoadUser { uaid: self.uaid },

@@ -10,17 +10,17 @@ use crate::ids::Uaid;
 use super::super::command::CloseReason;
 use super::super::components::session::Session;
 use super::super::components::user_index::Resident;
-use super::super::composer::{ShardMachine, Turn};
+use super::super::composer::{ShardMachine, StepContext};
 use super::super::peer::{PeerOp, PeerReply, Presence};
-use super::super::slab::Ref;
+use super::super::pending_op::{PendingOp, PendingPeerOp};
+use super::super::slab::SlabKey;
 use super::super::store::{StoreError, StoreOp, UserRow};
-use super::super::work::{PeerWork, Work};
 
 impl ShardMachine {
     /// Returns the start of a new session: the version of its presence row, unique on this shard. On a node that is
     /// alone there is no such row, and the value is in milliseconds since the epoch (PROTOCOL.md, identifiers).
-    pub(in super::super) fn arrival(&mut self, turn: &mut Turn<'_>) -> u64 {
-        if self.in_cluster() { self.tick(turn).0 } else { turn.now.unix_us / 1_000 }
+    pub(in super::super) fn arrival(&mut self, cx: &mut StepContext<'_>) -> u64 {
+        if self.in_cluster() { self.tick(cx).0 } else { cx.now.unix_us / 1_000 }
     }
 
     /// Returns the row of a session; `None` when this node is alone.
@@ -29,92 +29,92 @@ impl ShardMachine {
     }
 
     /// Writes the row of a new session of a known user for other nodes, and notifies the nodes that had the user.
-    pub(in super::super) fn enter(&mut self, turn: &mut Turn<'_>, at: Ref, others: Vec<Presence>) {
+    pub(in super::super) fn enter(&mut self, cx: &mut StepContext<'_>, at: SlabKey, others: Vec<Presence>) {
         let session = self.sessions.live_mut(at);
         let uaid = session.uaid;
         session.stored.enter();
         self.want_check(at);
-        self.set_presence(turn, at);
+        self.set_presence(cx, at);
         for other in others {
             match self.me() {
                 // Written over just now.
                 Some(me) if *me == other.node => {}
                 // An earlier boot of this node: it has no session to end.
-                Some(me) if me.url == other.node.url => self.clear_presence(turn, uaid, other),
+                Some(me) if me.url == other.node.url => self.clear_presence(cx, uaid, other),
                 _ => {
                     let op = PeerOp::Leave { to: other.node.clone(), uaid, connected_at: other.connected_at };
-                    self.call(turn, PeerWork::Leave { uaid, presence: other }, op);
+                    self.call(cx, PendingPeerOp::Leave { uaid, presence: other }, op);
                 }
             }
         }
     }
 
-    fn set_presence(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        self.write_presence(turn, at, Work::Enter { session: at });
+    fn set_presence(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
+        self.write_presence(cx, at, PendingOp::WritePresence { session: at });
     }
 
-    fn write_presence(&mut self, turn: &mut Turn<'_>, at: Ref, work: Work) {
+    fn write_presence(&mut self, cx: &mut StepContext<'_>, at: SlabKey, work: PendingOp) {
         let session = self.sessions.live(at);
         let uaid = session.uaid;
         if let Some(presence) = self.presence_of(session) {
-            self.submit(turn, work, StoreOp::SetPresence { uaid, presence });
+            self.submit(cx, work, StoreOp::SetPresence { uaid, presence });
         }
     }
 
     /// Writes the row of a live session again with the refresh of its user, a version later. At the same version the
     /// new copy would be lost with the old one: an expired copy becomes a tombstone of its version, and a tombstone
     /// wins a tie. Returns false if there is no session, or no other node that looks for it.
-    pub(in super::super) fn renews_presence(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
+    pub(in super::super) fn renews_presence(&mut self, cx: &mut StepContext<'_>, at: SlabKey) -> bool {
         if !self.in_cluster() {
             return false;
         }
         // The session has ended since.
         let Some(session) = self.sessions.get_mut(at) else { return false };
         session.connected_at.renew();
-        self.write_presence(turn, at, Work::RenewPresence { session: at });
+        self.write_presence(cx, at, PendingOp::RenewPresence { session: at });
         true
     }
 
     /// Handles the end of the write of a row. After a failure the session ends, since other nodes cannot find it.
-    pub(in super::super) fn entered(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
+    pub(in super::super) fn presence_written(&mut self, cx: &mut StepContext<'_>, at: SlabKey, done: bool) {
         let Some(session) = self.sessions.get_mut(at) else {
             self.stats.store_replies_stale += 1;
             return;
         };
         session.stored.entered();
         if done {
-            self.continue_drain(turn, at);
+            self.continue_drain(cx, at);
         } else {
-            self.end_session(turn, at, Some(CloseReason::StorageDown));
+            self.end_session(cx, at, Some(CloseReason::StorageDown));
         }
     }
 
     /// Clears the row of an ended session. A superseded session leaves its row to the next one, which writes over it. A
     /// node that leaves announces it once instead of a million times.
-    pub(in super::super) fn leave(&mut self, turn: &mut Turn<'_>, session: &Session, why: Option<CloseReason>) {
+    pub(in super::super) fn leave(&mut self, cx: &mut StepContext<'_>, session: &Session, why: Option<CloseReason>) {
         if self.draining() || !session.stored.has_user() || why == Some(CloseReason::Superseded) {
             return;
         }
         if let Some(presence) = self.presence_of(session) {
-            self.clear_presence(turn, session.uaid, presence);
+            self.clear_presence(cx, session.uaid, presence);
         }
     }
 
     /// Deletes a row that leads to no session. No state waits for the delete: a row that stays costs the next POST a
     /// call, so it stays when a crowd leaves at once.
-    pub(super) fn clear_presence(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence) {
+    pub(super) fn clear_presence(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, presence: Presence) {
         if !self.tickets.room() {
             self.stats.presences_left += 1;
             return;
         }
         self.stats.presences_cleared += 1;
-        self.submit(turn, Work::Touch, StoreOp::ClearPresence { uaid, presence });
+        self.submit(cx, PendingOp::Touch, StoreOp::ClearPresence { uaid, presence });
     }
 
     /// Handles the reply of the node that had the user.
-    pub(super) fn left(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence, reply: PeerReply) {
+    pub(super) fn left(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, presence: Presence, reply: PeerReply) {
         match reply {
-            PeerReply::Done | PeerReply::NotHere => self.clear_presence(turn, uaid, presence),
+            PeerReply::Done | PeerReply::NotHere => self.clear_presence(cx, uaid, presence),
             // Its session finds out from the first message that stays unacked there; the row is the older one
             // meanwhile.
             PeerReply::Busy | PeerReply::NoAnswer | PeerReply::Unreachable => self.stats.leaves_lost += 1,
@@ -122,12 +122,12 @@ impl ShardMachine {
     }
 
     /// Reads the user from storage to find out if it is still connected here.
-    pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    pub(in super::super) fn check_presence(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
         let session = self.sessions.live(at);
         let uaid = session.uaid;
         if self.in_cluster() && session.stored.has_user() && self.tickets.room() {
             self.stats.doubts += 1;
-            self.submit(turn, Work::Doubt { session: at }, StoreOp::LoadUser { uaid });
+            self.submit(cx, PendingOp::CheckPresence { session: at }, StoreOp::LoadUser { uaid });
         }
     }
 
@@ -141,10 +141,10 @@ impl ShardMachine {
     /// - No row of this session: another node took it for dead. It is written again, in a later version: a shared store
     ///   settles by timestamps, and the delete of the old version wins against it for ever. The version grows by one
     ///   only, since it is also the time at which the session read its channels.
-    pub(in super::super) fn doubt_settled(
+    pub(in super::super) fn presence_checked(
         &mut self,
-        turn: &mut Turn<'_>,
-        at: Ref,
+        cx: &mut StepContext<'_>,
+        at: SlabKey,
         result: Result<Option<Box<UserRow>>, StoreError>,
     ) {
         let Some(session) = self.sessions.get(at) else {
@@ -163,31 +163,31 @@ impl ShardMachine {
         if moved || lacks {
             self.stats.sessions_elsewhere += u64::from(moved);
             self.stats.sessions_outdated += u64::from(!moved);
-            self.end_session(turn, at, Some(CloseReason::Elsewhere));
-            self.tell_about(turn, uaid, user.presence);
+            self.end_session(cx, at, Some(CloseReason::Elsewhere));
+            self.notify_holders(cx, uaid, user.presence);
         } else if user.presence.contains(&mine) {
             // Clocks of nodes are apart, and hellos overtake each other: an older row may be that of the live session.
-            self.tell_about(turn, uaid, user.presence);
+            self.notify_holders(cx, uaid, user.presence);
         } else {
             self.sessions.live_mut(at).connected_at.renew();
-            self.set_presence(turn, at);
+            self.set_presence(cx, at);
         }
     }
 
     /// Returns the rows of other nodes that may lead to a live session, newest last. Rows of earlier boots of this
     /// node, and of ended sessions of this one, are cleared.
-    pub(super) fn others(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) -> Vec<Presence> {
+    pub(super) fn others(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, rows: Vec<Presence>) -> Vec<Presence> {
         // Invariant: a node that is alone has neither looks nor doubts.
         let me = self.me().cloned().expect("other nodes are asked for within a cluster");
         let (own, mut others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.node.url == me.url);
         let here = match self.resident(uaid) {
             Some(Resident::Session(index)) => self.sessions.at(index).and_then(|(_, s)| self.presence_of(s)),
-            Some(Resident::Greeting(_)) | None => None,
+            Some(Resident::Hello(_)) | None => None,
         };
         // A node that leaves announces it once, for all its rows.
         if !self.draining() {
             for row in own.into_iter().filter(|row| Some(row) != here.as_ref()) {
-                self.clear_presence(turn, uaid, row);
+                self.clear_presence(cx, uaid, row);
             }
         }
         others.reverse();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic, Urgency};
-use crate::simple::{Mode, WakeData};
+use crate::simplepush::{Mode, WakeData};
 
 /// Commands of a WebSocket that speaks for one user agent.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ pub enum CloseReason {
     Overloaded,
     /// The socket could not be moved to its owner. 1013.
     MoveFailed,
-    /// A budget of this session is used up (registers, parked ids). 1013.
+    /// A budget of this session is used up (registers, deferred ids). 1013.
     BudgetExhausted,
     /// The address of the caller has used up one of `strangers.*`. 1013.
     AddressLimit,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::command::{BroadcastDelta, BroadcastVersion};
 
@@ -33,7 +33,7 @@ pub(in crate::shard) struct Broadcasts {
     /// The push of a change, while one runs.
     spread: Option<Spread>,
     /// Time that a push over all sessions takes (`broadcast.spread`).
-    spread_time: Span,
+    spread_time: TimeSpan,
 }
 
 /// The broadcasts of one session: 6 bytes.
@@ -56,7 +56,7 @@ pub(in crate::shard) struct Beat {
     sessions: u32,
     /// Sessions that the push may still visit.
     left: u32,
-    pause: Span,
+    pause: TimeSpan,
 }
 
 impl Beat {
@@ -90,7 +90,7 @@ struct Set {
 
 impl Broadcasts {
     /// An empty table; a push takes `spread_time`.
-    pub fn new(spread_time: Span) -> Broadcasts {
+    pub fn new(spread_time: TimeSpan) -> Broadcasts {
         Broadcasts {
             values: Vec::new(),
             by_id: BTreeMap::new(),
@@ -144,14 +144,14 @@ impl Broadcasts {
 
     /// Returns the number of sessions that a beat visits and the pause behind it. All sessions take `spread_time`,
     /// those of a small shard less; a shard whose turns are too short for that has more beats.
-    fn beat(&self, end: u32) -> (u32, Span) {
+    fn beat(&self, end: u32) -> (u32, TimeSpan) {
         let beats = (self.spread_time.0 / SPREAD_BEAT.0).max(1);
         let share = u64::from(end).div_ceil(beats);
         let most = limits::SWEEP_SESSIONS_PER_TURN as u64;
         if share <= most {
             return ((share as u32).max(SPREAD_SESSIONS_MIN), SPREAD_BEAT);
         }
-        (most as u32, Span(SPREAD_BEAT.0 * most / share))
+        (most as u32, TimeSpan(SPREAD_BEAT.0 * most / share))
     }
 
     /// Subscribes a new session. Returns its subscription, and the values that its user agent does not have yet.
@@ -367,7 +367,7 @@ struct Spread {
 }
 
 /// Between two beats of a push.
-const SPREAD_BEAT: Span = Span::from_ms(20);
+const SPREAD_BEAT: TimeSpan = TimeSpan::from_ms(20);
 /// A beat tells at least these: 1,600 sessions a second are not worth waiting for.
 const SPREAD_SESSIONS_MIN: u32 = 32;
 

@@ -6,7 +6,7 @@
 
 use crate::limits;
 use crate::lru::Lru;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 /// The dead endpoints of one shard, by `Placement::subscription`.
 pub(in crate::shard) struct DeadEndpoints {
@@ -62,7 +62,7 @@ fn epoch_of(name: u64) -> usize {
 }
 
 /// A register on another node of a shared store is not seen here: it may be denied for this long.
-const KEPT: Span = Span::from_secs(60);
+const KEPT: TimeSpan = TimeSpan::from_secs(60);
 const EPOCHS: usize = 1_024;
 
 #[cfg(test)]

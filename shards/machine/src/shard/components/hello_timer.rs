@@ -2,13 +2,13 @@
 //!
 //! There is no clock per socket, since a queue of clocks would grow with every storm.
 
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::ticks::{span_ticks, ticks};
 
 /// The timer of one shard.
 pub(in crate::shard) struct HelloTimer {
-    timeout: Span,
+    timeout: TimeSpan,
     /// The longest timeout that can be told, in ticks.
     ticks_max: u32,
     /// Time at which sockets without a hello are looked for next.
@@ -17,7 +17,7 @@ pub(in crate::shard) struct HelloTimer {
 
 impl HelloTimer {
     /// A hello must come within `timeout`, or `ticks_max` if that is shorter.
-    pub fn new(timeout: Span, ticks_max: u32) -> HelloTimer {
+    pub fn new(timeout: TimeSpan, ticks_max: u32) -> HelloTimer {
         HelloTimer { timeout, ticks_max, due: None }
     }
 
@@ -44,7 +44,7 @@ impl HelloTimer {
 
     /// The silent sockets were closed; `left` are open without a hello.
     pub fn looked(&mut self, now: Instant, left: usize) {
-        let pause = Span((self.timeout.0 / 8).max(Span::from_ms(50).0));
+        let pause = TimeSpan((self.timeout.0 / 8).max(TimeSpan::from_ms(50).0));
         self.due = (left > 0).then(|| now.after(pause));
     }
 }
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn sockets_are_looked_for_while_there_are_any_and_not_beyond_the_input_horizon() {
-        let mut timer = HelloTimer::new(Span::from_secs(8), 1_000);
-        let second = |seconds| Instant(0).after(Span::from_secs(seconds));
+        let mut timer = HelloTimer::new(TimeSpan::from_secs(8), 1_000);
+        let second = |seconds| Instant(0).after(TimeSpan::from_secs(seconds));
         timer.arm(second(2));
         timer.arm(second(5));
         assert_eq!((timer.due(), timer.overdue(second(9), second(99))), (Some(second(10)), None));

@@ -4,18 +4,18 @@
 
 use std::collections::VecDeque;
 
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::config::MachineConfig;
-use super::super::slab::Ref;
+use super::super::slab::SlabKey;
 use super::super::ticks::{has_come, span_ticks, ticks};
 use super::queue::give_back;
 
 /// The pings of one shard.
 pub(in crate::shard) struct Keepalive {
-    ping_interval: Span,
-    pong_timeout: Span,
-    ping_min_interval: Span,
+    ping_interval: TimeSpan,
+    pong_timeout: TimeSpan,
+    ping_min_interval: TimeSpan,
     /// Pings that are out, in the order in which their pongs are due.
     pings: VecDeque<Ping>,
     /// Instant up to which the shard has processed all socket input.
@@ -26,12 +26,12 @@ pub(in crate::shard) struct Keepalive {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) struct Ping {
     due: Instant,
-    session: Ref,
+    session: SlabKey,
     odd: bool,
 }
 
 impl Ping {
-    pub fn session(&self) -> Ref {
+    pub fn session(&self) -> SlabKey {
         self.session
     }
 }
@@ -120,7 +120,7 @@ impl Keepalive {
     }
 
     /// Begins a ping of the session if one is due. The caller sends it.
-    pub fn ping(&mut self, now: Instant, at: Ref, session: &mut PerSession) -> bool {
+    pub fn ping(&mut self, now: Instant, at: SlabKey, session: &mut PerSession) -> bool {
         let (now_ticks, interval) = (ticks(now), span_ticks(self.ping_interval));
         if interval == 0 || session.awaits_pong || !has_come(session.ping_due, now_ticks) {
             return false;
@@ -178,7 +178,7 @@ impl Keepalive {
 
     /// Moves the input horizon. A shard that was held up before it came to its input gives the pongs since then more
     /// time: `HeldUp` says which, for pings that are kept elsewhere.
-    pub fn heard(&mut self, now: Instant, until: Instant, late: bool) -> Option<HeldUp> {
+    pub fn horizon_advanced(&mut self, now: Instant, until: Instant, late: bool) -> Option<HeldUp> {
         self.input_horizon = until;
         if !late {
             return None;
@@ -203,20 +203,20 @@ mod tests {
 
     fn keepalive() -> Keepalive {
         Keepalive {
-            ping_interval: Span::from_secs(300),
-            pong_timeout: Span::from_secs(10),
-            ping_min_interval: Span::from_secs(60),
+            ping_interval: TimeSpan::from_secs(300),
+            pong_timeout: TimeSpan::from_secs(10),
+            ping_min_interval: TimeSpan::from_secs(60),
             pings: VecDeque::new(),
             input_horizon: Instant(u64::MAX),
         }
     }
 
-    fn at(index: u32) -> Ref {
-        Ref { index, generation: 0 }
+    fn at(index: u32) -> SlabKey {
+        SlabKey { index, generation: 0 }
     }
 
     fn second(seconds: u64) -> Instant {
-        Instant(0).after(Span::from_secs(seconds))
+        Instant(0).after(TimeSpan::from_secs(seconds))
     }
 
     #[test]
@@ -243,10 +243,10 @@ mod tests {
         let mut keepalive = keepalive();
         let mut session = keepalive.begin(second(0), 0);
         assert!(keepalive.ping(second(300), at(1), &mut session));
-        assert_eq!(keepalive.heard(second(311), second(309), false), None);
+        assert_eq!(keepalive.horizon_advanced(second(311), second(309), false), None);
         let ping = keepalive.overdue(second(311)).unwrap();
         assert_eq!(keepalive.judge(second(311), ping, PongState::Silent), Verdict::Wait);
-        keepalive.heard(second(312), second(312), false);
+        keepalive.horizon_advanced(second(312), second(312), false);
         assert_eq!(keepalive.judge(second(312), ping, PongState::Busy), Verdict::Stays);
         assert_eq!(keepalive.due(), Some(second(322)));
     }
@@ -257,7 +257,7 @@ mod tests {
         let (mut one, mut other) = (keepalive.begin(second(0), 0), keepalive.begin(second(0), 0));
         assert!(keepalive.ping(second(300), at(1), &mut one));
         assert!(keepalive.ping(second(305), at(2), &mut other));
-        let held_up = keepalive.heard(second(320), second(303), true);
+        let held_up = keepalive.horizon_advanced(second(320), second(303), true);
         assert_eq!(held_up, Some(HeldUp { since: second(313), due: second(330) }));
         assert_eq!(keepalive.pings.iter().map(|ping| ping.due).collect::<Vec<_>>(), [second(310), second(330)]);
     }

@@ -5,18 +5,18 @@
 //! own, and what the composer has read from its siblings. It answers with values or with a closed enum of actions, and
 //! the composer carries them out. Counters are an output like effects: a component only adds to them.
 
-pub(super) mod active;
-pub(super) mod actives;
+pub(super) mod active_session;
+pub(super) mod active_sessions;
 pub(super) mod broadcasts;
 pub(super) mod conns;
 pub(super) mod dead_endpoints;
-pub(super) mod departures;
-pub(super) mod greetings;
+pub(super) mod pending_saves;
+pub(super) mod pending_hellos;
 pub(super) mod hello_timer;
 pub(super) mod keepalive;
 pub(super) mod ledger_room;
 pub(super) mod queue;
-pub(super) mod rates;
+pub(super) mod rate_limits;
 pub(super) mod receipts;
 pub(super) mod refresh;
 pub(super) mod relays;
@@ -25,9 +25,9 @@ pub(super) mod row_memory;
 pub(super) mod session;
 pub(super) mod settling;
 pub(super) mod shutdown;
-pub(super) mod simple;
+pub(super) mod simplepush;
 pub(super) mod storage_room;
-pub(super) mod stored_drain;
+pub(super) mod backlog_state;
 pub(super) mod sweep;
 pub(super) mod tickets;
 pub(super) mod user_index;

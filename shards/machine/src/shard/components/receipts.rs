@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::ids::{Chid, ShardId, Stamp, Uaid};
 use crate::limits;
 use crate::message::Topic;
-use crate::time::{Instant, Now, Span, UnixSeconds};
+use crate::time::{Instant, Now, TimeSpan, UnixSeconds};
 
 use super::super::receipt::{Outcome, ReceiptAnswer, ReceiptQuery};
 use super::super::row::RowKey;
 use super::super::stats::MachineStats;
-use super::requests::Asker;
+use super::requests::ReplyTo;
 
 /// A message whose sender asked for a receipt. Ordered so that a channel is a range, and a slot of a channel too.
 type Key = (Uaid, Chid, Option<Topic>, Stamp);
@@ -35,7 +35,7 @@ pub(in crate::shard) struct Receipts {
     due: BTreeSet<(Instant, Key)>,
     waiters: usize,
     /// Answers to send, when a step has room for them.
-    ready: VecDeque<(Asker<ReceiptAnswer>, ReceiptAnswer)>,
+    ready: VecDeque<(ReplyTo<ReceiptAnswer>, ReceiptAnswer)>,
     /// Questions of this shard at each other shard.
     asked: BTreeMap<ShardId, usize>,
 }
@@ -48,7 +48,7 @@ struct Record {
 }
 
 struct Waiter {
-    asker: Asker<ReceiptAnswer>,
+    reply_to: ReplyTo<ReceiptAnswer>,
     due: Instant,
 }
 
@@ -130,7 +130,7 @@ impl Receipts {
         }
         for waiter in self.waiting.remove(&key).unwrap_or_default() {
             self.due.remove(&(waiter.due, key));
-            self.release(waiter.asker, ReceiptAnswer::Ended(outcome));
+            self.release(waiter.reply_to, ReceiptAnswer::Ended(outcome));
         }
         true
     }
@@ -140,7 +140,7 @@ impl Receipts {
         self.records.remove(&key(row));
         for waiter in self.waiting.remove(&key(row)).unwrap_or_default() {
             self.due.remove(&(waiter.due, key(row)));
-            self.release(waiter.asker, ReceiptAnswer::Unknown);
+            self.release(waiter.reply_to, ReceiptAnswer::Unknown);
         }
     }
 
@@ -171,13 +171,13 @@ impl Receipts {
     }
 
     /// An app server waits for the outcome until `due`; false when too many wait.
-    fn wait(&mut self, row: &RowKey, asker: Asker<ReceiptAnswer>, due: Instant) -> bool {
+    fn wait(&mut self, row: &RowKey, reply_to: ReplyTo<ReceiptAnswer>, due: Instant) -> bool {
         if self.waiters >= limits::RECEIPT_WAITERS_MAX {
             return false;
         }
         self.waiters += 1;
         self.due.insert((due, key(row)));
-        self.waiting.entry(key(row)).or_default().push(Waiter { asker, due });
+        self.waiting.entry(key(row)).or_default().push(Waiter { reply_to, due });
         true
     }
 
@@ -200,7 +200,7 @@ impl Receipts {
         let (over, still): (Vec<_>, Vec<_>) = waiters.into_iter().partition(|waiter| waiter.due <= now);
         for waiter in over {
             self.due.remove(&(waiter.due, key(row)));
-            self.release(waiter.asker, ReceiptAnswer::Pending);
+            self.release(waiter.reply_to, ReceiptAnswer::Pending);
         }
         if !still.is_empty() {
             self.waiting.insert(key(row), still);
@@ -211,17 +211,17 @@ impl Receipts {
     pub fn give_up_all(&mut self) {
         self.due.clear();
         for waiter in std::mem::take(&mut self.waiting).into_values().flatten() {
-            self.release(waiter.asker, ReceiptAnswer::Pending);
+            self.release(waiter.reply_to, ReceiptAnswer::Pending);
         }
     }
 
-    fn release(&mut self, asker: Asker<ReceiptAnswer>, answer: ReceiptAnswer) {
+    fn release(&mut self, reply_to: ReplyTo<ReceiptAnswer>, answer: ReceiptAnswer) {
         self.waiters -= 1;
-        self.ready.push_back((asker, answer));
+        self.ready.push_back((reply_to, answer));
     }
 
     /// The next answer to send.
-    pub fn next_ready(&mut self) -> Option<(Asker<ReceiptAnswer>, ReceiptAnswer)> {
+    pub fn next_ready(&mut self) -> Option<(ReplyTo<ReceiptAnswer>, ReceiptAnswer)> {
         self.ready.pop_front()
     }
 
@@ -317,7 +317,7 @@ impl Receipts {
     pub fn query(
         &mut self,
         now: Now,
-        asker: Asker<ReceiptAnswer>,
+        reply_to: ReplyTo<ReceiptAnswer>,
         query: &ReceiptQuery,
         (whereabouts, may_wait): (Whereabouts, bool),
         stats: &mut MachineStats,
@@ -326,12 +326,12 @@ impl Receipts {
         let (row, wall) = (query.row(), now.unix());
         match self.find(&row) {
             Some((Some(outcome), _)) => Some(Look::Answer(ReceiptAnswer::Ended(outcome))),
-            _ if whereabouts.in_memory => Some(self.wait_for(now, asker, query, may_wait, stats)),
+            _ if whereabouts.in_memory => Some(self.wait_for(now, reply_to, query, may_wait, stats)),
             Some((None, expires)) if expires <= wall && !whereabouts.reading => {
                 self.ended(&row, Outcome::Expired, stats);
                 Some(Look::Answer(ReceiptAnswer::Ended(Outcome::Expired)))
             }
-            Some((None, _)) => Some(self.wait_for(now, asker, query, may_wait, stats)),
+            Some((None, _)) => Some(self.wait_for(now, reply_to, query, may_wait, stats)),
             // Storage returns nothing that is expired, so it cannot say whether it was delivered.
             None if query.expires <= wall => Some(Look::Answer(ReceiptAnswer::Unknown)),
             None => None,
@@ -342,16 +342,16 @@ impl Receipts {
     pub fn read(
         &mut self,
         now: Now,
-        asker: Asker<ReceiptAnswer>,
+        reply_to: ReplyTo<ReceiptAnswer>,
         query: &ReceiptQuery,
         (is_there, whereabouts, may_wait): (bool, Whereabouts, bool),
         stats: &mut MachineStats,
     ) -> Look {
         match self.find(&query.row()) {
             Some((Some(outcome), _)) => Look::Answer(ReceiptAnswer::Ended(outcome)),
-            Some((None, _)) => self.wait_for(now, asker, query, may_wait, stats),
-            None if is_there && !whereabouts.settling => self.wait_for(now, asker, query, may_wait, stats),
-            None if whereabouts.in_memory => self.wait_for(now, asker, query, may_wait, stats),
+            Some((None, _)) => self.wait_for(now, reply_to, query, may_wait, stats),
+            None if is_there && !whereabouts.settling => self.wait_for(now, reply_to, query, may_wait, stats),
+            None if whereabouts.in_memory => self.wait_for(now, reply_to, query, may_wait, stats),
             None => Look::Answer(ReceiptAnswer::Unknown),
         }
     }
@@ -359,7 +359,7 @@ impl Receipts {
     fn wait_for(
         &mut self,
         now: Now,
-        asker: Asker<ReceiptAnswer>,
+        reply_to: ReplyTo<ReceiptAnswer>,
         query: &ReceiptQuery,
         may_wait: bool,
         stats: &mut MachineStats,
@@ -367,15 +367,17 @@ impl Receipts {
         let row = query.row();
         self.accepted(&row, query.expires, stats);
         let expires = self.find(&row).map_or(query.expires, |(_, expires)| expires);
-        let longest = Span::from_secs(u64::from(limits::RECEIPT_WAIT_SECONDS_MAX));
+        let longest = TimeSpan::from_secs(u64::from(limits::RECEIPT_WAIT_SECONDS_MAX));
         let wait = match expires.0.saturating_sub(now.unix().0) {
             // It may be acked all the same: it is in the window.
             0 => query.wait.min(longest),
-            left => query.wait.min(longest).min(Span::from_secs(left.min(u64::from(limits::RECEIPT_WAIT_SECONDS_MAX)))),
+            left => {
+                query.wait.min(longest).min(TimeSpan::from_secs(left.min(u64::from(limits::RECEIPT_WAIT_SECONDS_MAX))))
+            }
         };
-        if wait == Span(0) || !may_wait {
+        if wait == TimeSpan(0) || !may_wait {
             Look::Answer(ReceiptAnswer::Pending)
-        } else if self.wait(&row, asker, now.mono.after(wait)) {
+        } else if self.wait(&row, reply_to, now.mono.after(wait)) {
             Look::Waits
         } else {
             stats.receipts_refused += 1;

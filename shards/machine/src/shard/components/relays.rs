@@ -1,29 +1,30 @@
-//! Relays at their home, with their members, and what is left to do for the seats of this shard's own users.
+//! Relays at their home, with their members, and what is left to do for the virtual connections of this shard's own
+//! users.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::ids::{ConnId, ShardId, Uaid};
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::command::Hello;
-use super::super::member::{PLACE_BITS, RelayId, SeatId};
-use super::super::slab::{Ref, Slab};
+use super::super::member::{PLACE_BITS, RelayId, VirtualConnId};
+use super::super::slab::{Slab, SlabKey};
 
-/// Relays of this home shard, and the pending work for the seats of its own users.
+/// Relays of this home shard, and the pending work for the virtual connections of its own users.
 pub(in crate::shard) struct Relays {
     table: Slab<Box<Relay>>,
     /// Number of members of all relays.
     members: usize,
     /// Earliest time at which a ping or its pong is due.
     due: Option<Instant>,
-    /// Ended relays: the next seat of the walk over the seats of each.
-    ending: VecDeque<SeatId>,
-    /// Relays that take bytes again: the next seat of each, and the count of wakes.
-    waking: VecDeque<(SeatId, u64)>,
-    /// Seats whose last answer has come since.
+    /// Ended relays: the next virtual connection of the walk over the virtual connections of each.
+    ending: VecDeque<VirtualConnId>,
+    /// Relays that take bytes again: the next virtual connection of each, and the count of wakes.
+    waking: VecDeque<(VirtualConnId, u64)>,
+    /// Virtual connections whose last answer has come since.
     resuming: VecDeque<ConnId>,
-    /// Seats whose events found too many waiting for credit, and whose sessions have not ended yet.
+    /// Virtual connections whose events found too many waiting for credit, and whose sessions have not ended yet.
     choked: VecDeque<ConnId>,
 }
 
@@ -48,7 +49,7 @@ impl Relays {
         self.members
     }
 
-    /// Returns true if nothing is left to do for seats.
+    /// Returns true if nothing is left to do for virtual connections.
     pub fn idle(&self) -> bool {
         let told = self.ending.is_empty() && self.waking.is_empty() && self.resuming.is_empty();
         told && self.choked.is_empty()
@@ -61,21 +62,21 @@ impl Relays {
 
     // --- the table ---------------------------------------------------------------------------------------
 
-    pub fn open(&mut self, conn: ConnId, ping_due: Option<Instant>) -> Ref {
+    pub fn open(&mut self, conn: ConnId, ping_due: Option<Instant>) -> SlabKey {
         self.due = [self.due, ping_due].into_iter().flatten().min();
         self.table.insert(Box::new(Relay::new(conn, ping_due)))
     }
 
     /// The relay at an index, if there is one.
-    pub fn at(&self, index: u32) -> Option<(Ref, &Relay)> {
+    pub fn at(&self, index: u32) -> Option<(SlabKey, &Relay)> {
         self.table.at(index).map(|(at, relay)| (at, &**relay))
     }
 
-    pub fn get_mut(&mut self, at: Ref) -> Option<&mut Relay> {
+    pub fn get_mut(&mut self, at: SlabKey) -> Option<&mut Relay> {
         self.table.get_mut(at).map(|relay| &mut **relay)
     }
 
-    pub fn get(&self, at: Ref) -> Option<&Relay> {
+    pub fn get(&self, at: SlabKey) -> Option<&Relay> {
         self.table.get(at).map(|relay| &**relay)
     }
 
@@ -83,7 +84,7 @@ impl Relays {
     ///
     /// # Panics
     /// It has.
-    pub fn live(&mut self, at: Ref) -> &mut Relay {
+    pub fn live(&mut self, at: SlabKey) -> &mut Relay {
         self.table.live_mut(at)
     }
 
@@ -93,20 +94,20 @@ impl Relays {
     }
 
     /// Adds a member, whose hello is the command under way.
-    pub fn attach(&mut self, relay: RelayId, owner: ShardId, hello: &Hello) -> SeatId {
+    pub fn attach(&mut self, relay: RelayId, owner: ShardId, hello: &Hello) -> VirtualConnId {
         self.members += 1;
         self.live(relay.at).add(relay, owner, hello)
     }
 
     /// Forgets a member that is there.
-    pub fn detach(&mut self, seat: SeatId) -> Option<Detached> {
-        let detached = self.get_mut(seat.relay.at)?.remove(seat)?;
+    pub fn detach(&mut self, vconn: VirtualConnId) -> Option<Detached> {
+        let detached = self.get_mut(vconn.relay.at)?.remove(vconn)?;
         self.members -= 1;
         Some(detached)
     }
 
     /// Forgets a relay with its members. Returns its connection, and the owners of the members.
-    pub fn remove(&mut self, at: Ref) -> Option<(ConnId, BTreeSet<ShardId>)> {
+    pub fn remove(&mut self, at: SlabKey) -> Option<(ConnId, BTreeSet<ShardId>)> {
         let relay = self.table.remove(at)?;
         self.members -= relay.attached();
         Some((relay.conn, relay.members.iter().flatten().map(|member| member.owner).collect()))
@@ -129,32 +130,34 @@ impl Relays {
         self.due = due;
     }
 
-    // --- work for seats ----------------------------------------------------------------------------------
+    // --- work for virtual connections
+    // ----------------------------------------------------------------------------------
 
     pub fn end_seats(&mut self, relay: RelayId) {
-        self.ending.push_back(SeatId { relay, number: 0 });
+        self.ending.push_back(VirtualConnId { relay, number: 0 });
     }
 
-    /// Where the walk over the seats of an ended relay goes on; `go_on_ending` puts it back.
-    pub fn next_ending(&mut self) -> Option<SeatId> {
+    /// Where the walk over the virtual connections of an ended relay goes on; `go_on_ending` puts it back.
+    pub fn next_ending(&mut self) -> Option<VirtualConnId> {
         self.ending.pop_front()
     }
 
-    pub fn go_on_ending(&mut self, seat: SeatId) {
-        self.ending.push_front(seat);
+    pub fn go_on_ending(&mut self, vconn: VirtualConnId) {
+        self.ending.push_front(vconn);
     }
 
-    pub fn wake_seats(&mut self, relay: RelayId, wakes: u64) {
-        self.waking.push_back((SeatId { relay, number: 0 }, wakes));
+    pub fn wake_virtual_conns(&mut self, relay: RelayId, wakes: u64) {
+        self.waking.push_back((VirtualConnId { relay, number: 0 }, wakes));
     }
 
-    /// Where the walk over the seats of a relay that takes bytes again goes on; `go_on_waking` puts it back.
-    pub fn next_waking(&mut self) -> Option<(SeatId, u64)> {
+    /// Where the walk over the virtual connections of a relay that takes bytes again goes on; `go_on_waking` puts it
+    /// back.
+    pub fn next_waking(&mut self) -> Option<(VirtualConnId, u64)> {
         self.waking.pop_front()
     }
 
-    pub fn go_on_waking(&mut self, seat: SeatId, wakes: u64) {
-        self.waking.push_front((seat, wakes));
+    pub fn go_on_waking(&mut self, vconn: VirtualConnId, wakes: u64) {
+        self.waking.push_front((vconn, wakes));
     }
 
     pub fn resume(&mut self, conn: ConnId) {
@@ -194,11 +197,11 @@ pub(in crate::shard) struct Relay {
     /// Members by place; `members.len() - free.len()` are attached.
     members: Vec<Option<Member>>,
     free: Vec<usize>,
-    by_uaid: BTreeMap<Uaid, SeatId>,
-    /// Number of attachments so far: no two seats have the same number.
+    by_uaid: BTreeMap<Uaid, VirtualConnId>,
+    /// Number of attachments so far: no two virtual connections have the same number.
     attachments: u64,
     /// Member with a command under way; one at a time, as on any connection.
-    awaited: Option<SeatId>,
+    awaited: Option<VirtualConnId>,
     /// True while the socket takes no bytes.
     blocked: bool,
     /// Wakes of the socket so far: how often it has taken bytes again.
@@ -213,7 +216,7 @@ pub(in crate::shard) struct Relay {
 
 /// A user agent of a relay.
 struct Member {
-    seat: SeatId,
+    vconn: VirtualConnId,
     owner: ShardId,
     /// Requested UAID until its hello is answered, then the granted one.
     uaid: Uaid,
@@ -288,83 +291,83 @@ impl Relay {
         self.members.len() - self.free.len()
     }
 
-    pub fn seat_of(&self, uaid: &Uaid) -> Option<SeatId> {
+    pub fn seat_of(&self, uaid: &Uaid) -> Option<VirtualConnId> {
         self.by_uaid.get(uaid).copied()
     }
 
-    fn add(&mut self, relay: RelayId, owner: ShardId, hello: &Hello) -> SeatId {
+    fn add(&mut self, relay: RelayId, owner: ShardId, hello: &Hello) -> VirtualConnId {
         let place = self.free.pop().unwrap_or_else(|| {
             self.members.push(None);
             self.members.len() - 1
         });
         assert!(place < limits::RELAY_MEMBERS_MAX, "the configuration keeps members within their places");
         self.attachments += 1;
-        let seat = SeatId { relay, number: (self.attachments << PLACE_BITS) | place as u64 };
+        let vconn = VirtualConnId { relay, number: (self.attachments << PLACE_BITS) | place as u64 };
         let uaid = hello.uaid.unwrap_or(hello.fresh);
         let named = hello.uaid.is_some();
-        self.members[place] = Some(Member { seat, owner, uaid, named, round: 0, refused: None });
-        self.by_uaid.insert(uaid, seat);
-        self.awaited = Some(seat);
-        seat
+        self.members[place] = Some(Member { vconn, owner, uaid, named, round: 0, refused: None });
+        self.by_uaid.insert(uaid, vconn);
+        self.awaited = Some(vconn);
+        vconn
     }
 
-    fn member(&mut self, seat: SeatId) -> Option<&mut Member> {
-        self.members.get_mut(seat.place())?.as_mut().filter(|member| member.seat == seat)
+    fn member(&mut self, vconn: VirtualConnId) -> Option<&mut Member> {
+        self.members.get_mut(vconn.place())?.as_mut().filter(|member| member.vconn == vconn)
     }
 
     /// Returns an attached member.
     ///
     /// # Panics
     /// If it has left.
-    fn live_member(&mut self, seat: SeatId) -> &mut Member {
-        // Invariant: the caller has the seat from the index of members, or has asked for it in this step.
-        self.member(seat).expect("a member that is there")
+    fn live_member(&mut self, vconn: VirtualConnId) -> &mut Member {
+        // Invariant: the caller has the virtual connection from the index of members, or has asked for it in this step.
+        self.member(vconn).expect("a member that is there")
     }
 
-    pub fn has(&self, seat: SeatId) -> bool {
-        self.members.get(seat.place()).is_some_and(|place| place.as_ref().is_some_and(|member| member.seat == seat))
+    pub fn has(&self, vconn: VirtualConnId) -> bool {
+        self.members.get(vconn.place()).is_some_and(|place| place.as_ref().is_some_and(|member| member.vconn == vconn))
     }
 
-    fn remove(&mut self, seat: SeatId) -> Option<Detached> {
-        self.member(seat)?;
-        let member = self.members[seat.place()].take()?;
-        self.free.push(seat.place());
+    fn remove(&mut self, vconn: VirtualConnId) -> Option<Detached> {
+        self.member(vconn)?;
+        let member = self.members[vconn.place()].take()?;
+        self.free.push(vconn.place());
         self.by_uaid.remove(&member.uaid);
-        let awaited = self.answered(seat);
+        let awaited = self.answered(vconn);
         let uaid = member.named.then_some(member.uaid);
         Some(Detached { conn: self.conn, owner: member.owner, uaid, awaited })
     }
 
     /// Sets the UAID of a member after its hello was answered.
-    pub fn rename(&mut self, seat: SeatId, uaid: Uaid) {
-        let member = self.live_member(seat);
+    pub fn rename(&mut self, vconn: VirtualConnId, uaid: Uaid) {
+        let member = self.live_member(vconn);
         let before = std::mem::replace(&mut member.uaid, uaid);
         member.named = true;
         self.by_uaid.remove(&before);
-        self.by_uaid.insert(uaid, seat);
+        self.by_uaid.insert(uaid, vconn);
     }
 
     /// UAID of a member that is there.
-    pub fn uaid_of(&mut self, seat: SeatId) -> Uaid {
-        self.live_member(seat).uaid
+    pub fn uaid_of(&mut self, vconn: VirtualConnId) -> Uaid {
+        self.live_member(vconn).uaid
     }
 
     /// Gives a member another owner. Returns false if it has left.
-    pub fn hand_over(&mut self, seat: SeatId, owner: ShardId) -> bool {
-        let Some(member) = self.member(seat) else { return false };
+    pub fn hand_over(&mut self, vconn: VirtualConnId, owner: ShardId) -> bool {
+        let Some(member) = self.member(vconn) else { return false };
         member.owner = owner;
         true
     }
 
     /// A command of a member that is there goes to its owner, which is returned.
-    pub fn ask(&mut self, seat: SeatId) -> ShardId {
-        self.awaited = Some(seat);
-        self.live_member(seat).owner
+    pub fn ask(&mut self, vconn: VirtualConnId) -> ShardId {
+        self.awaited = Some(vconn);
+        self.live_member(vconn).owner
     }
 
     /// The owner has answered this member. Returns true if its command was under way.
-    pub fn answered(&mut self, seat: SeatId) -> bool {
-        let awaited = self.awaited == Some(seat);
+    pub fn answered(&mut self, vconn: VirtualConnId) -> bool {
+        let awaited = self.awaited == Some(vconn);
         if awaited {
             self.awaited = None;
         }
@@ -386,32 +389,32 @@ impl Relay {
 
     /// Takes a notification of this round for a member that is there. Returns the `wakes` of its refusal if the socket
     /// takes none, or the round is refused.
-    pub fn refuse_notification(&mut self, seat: SeatId, round: u64) -> Option<u64> {
-        if self.blocked || self.live_member(seat).refuses(round) {
-            return Some(self.refuse(seat, round));
+    pub fn refuse_notification(&mut self, vconn: VirtualConnId, round: u64) -> Option<u64> {
+        if self.blocked || self.live_member(vconn).refuses(round) {
+            return Some(self.refuse(vconn, round));
         }
-        let member = self.live_member(seat);
+        let member = self.live_member(vconn);
         (member.round, member.refused) = (round, None);
         None
     }
 
     /// Takes a broadcast for a member that is there: it is written in any case, and a socket that takes no bytes
     /// refuses what follows. Returns the `wakes` of that refusal.
-    pub fn refuse_after_broadcast(&mut self, seat: SeatId, round: u64) -> Option<u64> {
-        self.blocked.then(|| self.refuse(seat, round))
+    pub fn refuse_after_broadcast(&mut self, vconn: VirtualConnId, round: u64) -> Option<u64> {
+        self.blocked.then(|| self.refuse(vconn, round))
     }
 
-    /// The socket took nothing of a frame of the member at this place. Returns its seat, its owner and the `wakes` of
-    /// the refusal; `None` if it has left.
-    pub fn refuse_unsent(&mut self, place: usize) -> Option<(SeatId, ShardId, u64)> {
+    /// The socket took nothing of a frame of the member at this place. Returns its virtual connection, its owner and
+    /// the `wakes` of the refusal; `None` if it has left.
+    pub fn refuse_unsent(&mut self, place: usize) -> Option<(VirtualConnId, ShardId, u64)> {
         let member = self.members.get(place)?.as_ref()?;
-        let (seat, owner, round) = (member.seat, member.owner, member.round);
-        Some((seat, owner, self.refuse(seat, round)))
+        let (vconn, owner, round) = (member.vconn, member.owner, member.round);
+        Some((vconn, owner, self.refuse(vconn, round)))
     }
 
-    fn refuse(&mut self, seat: SeatId, round: u64) -> u64 {
+    fn refuse(&mut self, vconn: VirtualConnId, round: u64) -> u64 {
         let wakes = self.wakes;
-        let member = self.live_member(seat);
+        let member = self.live_member(vconn);
         let (owner, wakes) = (member.owner, member.refuse(round, wakes));
         self.refused.insert(owner);
         wakes
@@ -420,7 +423,7 @@ impl Relay {
     // --- pings -------------------------------------------------------------------------------------------
 
     /// Takes a `{}` of the relay. Returns false if it comes too soon after the last one.
-    pub fn take_client_ping(&mut self, now: Instant, min_interval: Span) -> bool {
+    pub fn take_client_ping(&mut self, now: Instant, min_interval: TimeSpan) -> bool {
         if self.client_ping.is_some_and(|at| now.since(at) < min_interval) {
             return false;
         }
@@ -446,7 +449,7 @@ impl Relay {
 
     /// Looks for a ping or a pong that is due. A silence counts only after the shard has read its sockets, which it has
     /// up to `input_horizon`.
-    pub fn visit(&mut self, now: Instant, input_horizon: Instant, (interval, timeout): (Span, Span)) -> Visit {
+    pub fn visit(&mut self, now: Instant, input_horizon: Instant, (interval, timeout): (TimeSpan, TimeSpan)) -> Visit {
         if self.pong_due.is_some_and(|at| at <= now && at <= input_horizon) {
             return Visit::Silent;
         }
@@ -475,27 +478,30 @@ mod tests {
     }
 
     /// A relay with one member for each of these owners.
-    fn relay(owners: &[u16]) -> (Relays, RelayId, Vec<SeatId>) {
+    fn relay(owners: &[u16]) -> (Relays, RelayId, Vec<VirtualConnId>) {
         let mut relays = Relays::new();
         let id = RelayId { home: ShardId(0), at: relays.open(CONN, Some(Instant(100))) };
         let attach = |(n, owner): (usize, &u16)| {
             let hello = Hello::new(None, uaid(n as u8));
             relays.attach(id, ShardId(*owner), &hello)
         };
-        let seats = owners.iter().enumerate().map(attach).collect();
-        (relays, id, seats)
+        let virtual_conns = owners.iter().enumerate().map(attach).collect();
+        (relays, id, virtual_conns)
     }
 
     #[test]
     fn a_member_is_counted_until_it_or_its_relay_ends() {
-        let (mut relays, id, seats) = relay(&[4, 5, 5]);
+        let (mut relays, id, virtual_conns) = relay(&[4, 5, 5]);
         assert_eq!((relays.members(), relays.live(id.at).attached()), (3, 3));
-        let left = relays.detach(seats[2]).unwrap();
+        let left = relays.detach(virtual_conns[2]).unwrap();
         // The relay has not heard of that UAID, and the hello was the last command.
         assert_eq!((left.owner, left.uaid, left.awaited), (ShardId(5), None, true));
-        assert!(relays.detach(seats[2]).is_none() && !relays.live(id.at).has(seats[2]));
+        assert!(relays.detach(virtual_conns[2]).is_none() && !relays.live(id.at).has(virtual_conns[2]));
         let again = relays.attach(id, ShardId(5), &Hello::new(Some(uaid(9)), uaid(9)));
-        assert!(again.place() == seats[2].place() && again != seats[2], "a place is taken again, a seat never");
+        assert!(
+            again.place() == virtual_conns[2].place() && again != virtual_conns[2],
+            "a place is taken again, a virtual connection never"
+        );
         assert_eq!(relays.live(id.at).seat_of(&uaid(9)), Some(again));
         assert_eq!(relays.remove(id.at), Some((CONN, BTreeSet::from([ShardId(4), ShardId(5)]))));
         assert_eq!((relays.members(), relays.len()), (0, 0));
@@ -503,25 +509,25 @@ mod tests {
 
     #[test]
     fn a_refusal_holds_for_its_round_and_carries_the_wakes_of_its_first() {
-        let (mut relays, id, seats) = relay(&[4, 5]);
+        let (mut relays, id, virtual_conns) = relay(&[4, 5]);
         let relay = relays.live(id.at);
-        assert_eq!(relay.refuse_notification(seats[0], 0), None);
+        assert_eq!(relay.refuse_notification(virtual_conns[0], 0), None);
         relay.block();
-        assert_eq!(relay.refuse_notification(seats[0], 0), Some(0));
-        assert_eq!(relay.refuse_after_broadcast(seats[1], 0), Some(0));
+        assert_eq!(relay.refuse_notification(virtual_conns[0], 0), Some(0));
+        assert_eq!(relay.refuse_after_broadcast(virtual_conns[1], 0), Some(0));
         assert_eq!(relay.unblock(), (1, BTreeSet::from([ShardId(4), ShardId(5)])));
         // Its round goes on being refused, at the count of wakes with which that began; the next round is taken.
-        assert_eq!(relay.refuse_notification(seats[0], 0), Some(0));
-        assert_eq!(relay.refuse_notification(seats[0], 1), None);
-        assert_eq!(relay.refuse_unsent(seats[0].place()), Some((seats[0], ShardId(4), 1)));
-        assert_eq!(relay.refuse_notification(seats[0], 1), Some(1));
-        assert_eq!(relay.refuse_after_broadcast(seats[0], 1), None);
+        assert_eq!(relay.refuse_notification(virtual_conns[0], 0), Some(0));
+        assert_eq!(relay.refuse_notification(virtual_conns[0], 1), None);
+        assert_eq!(relay.refuse_unsent(virtual_conns[0].place()), Some((virtual_conns[0], ShardId(4), 1)));
+        assert_eq!(relay.refuse_notification(virtual_conns[0], 1), Some(1));
+        assert_eq!(relay.refuse_after_broadcast(virtual_conns[0], 1), None);
     }
 
     #[test]
     fn a_silence_counts_after_the_shard_has_read_its_sockets() {
         let (mut relays, id, _) = relay(&[]);
-        let (at, spans) = (Instant, (Span(50), Span(20)));
+        let (at, spans) = (Instant, (TimeSpan(50), TimeSpan(20)));
         assert!(!relays.begin_visit(at(99)) && relays.begin_visit(at(100)) && !relays.begin_visit(at(100)));
         let relay = relays.live(id.at);
         assert_eq!(relay.visit(at(99), at(99), spans), Visit::Nothing);
@@ -531,6 +537,6 @@ mod tests {
         assert_eq!(relay.visit(at(120), at(120), spans), Visit::Silent);
         relay.pong();
         assert_eq!((relay.due(), relay.visit(at(149), at(149), spans)), (Some(at(150)), Visit::Nothing));
-        assert!(relay.take_client_ping(at(150), Span(10)) && !relay.take_client_ping(at(159), Span(10)));
+        assert!(relay.take_client_ping(at(150), TimeSpan(10)) && !relay.take_client_ping(at(159), TimeSpan(10)));
     }
 }

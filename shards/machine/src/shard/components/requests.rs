@@ -12,7 +12,7 @@ use crate::limits;
 use super::super::command::Hello;
 use super::super::input::Effect;
 use super::super::mail::{Mail, Request};
-use super::super::slab::{Ref, Slab};
+use super::super::slab::{Slab, SlabKey};
 
 /// A request of another shard that this shard works on. It is answered with an `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ impl<A> Caller<A> {
 
 /// Receiver of an answer of type `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::shard) enum Asker<A> {
+pub(in crate::shard) enum ReplyTo<A> {
     /// A connection of this shard.
     Local(ConnId),
     /// Another shard.
@@ -44,14 +44,14 @@ pub(in crate::shard) enum Waiter {
     Conn(ConnId),
     /// A socket with a hello of another shard's user. The hello goes with the socket.
     Claim { conn: ConnId, claim: Claim, hello: Box<Hello> },
-    /// Words of a seat.
+    /// Words of a virtual connection.
     Seat(ConnId),
     /// No state waits for it.
     Nothing,
 }
 
 /// A request of this shard at another shard, or waiting for credit.
-pub(in crate::shard) struct Outgoing {
+pub(in crate::shard) struct OutgoingRequest {
     pub peer: ShardId,
     pub waiter: Waiter,
 }
@@ -59,14 +59,14 @@ pub(in crate::shard) struct Outgoing {
 /// Outstanding requests of one shard.
 pub(in crate::shard) struct Requests {
     shard: ShardId,
-    open: Slab<Outgoing>,
-    peers: Vec<Peer>,
+    open: Slab<OutgoingRequest>,
+    peers: Vec<ShardCredit>,
     credit: usize,
     claims: u64,
 }
 
 #[derive(Default)]
-struct Peer {
+struct ShardCredit {
     /// `outstanding <= credit`.
     outstanding: usize,
     waiting: VecDeque<(RequestId, Request)>,
@@ -78,7 +78,7 @@ impl Requests {
         Requests {
             shard,
             open: Slab::new(),
-            peers: (0..shard_count).map(|_| Peer::default()).collect(),
+            peers: (0..shard_count).map(|_| ShardCredit::default()).collect(),
             credit: limits::reply_credit(shard_count),
             claims: 0,
         }
@@ -101,7 +101,7 @@ impl Requests {
     }
 
     /// Opens a request. Returns the mail, or `None` when it waits for credit.
-    pub fn send(&mut self, outgoing: Outgoing, request: Request) -> Option<Effect> {
+    pub fn send(&mut self, outgoing: OutgoingRequest, request: Request) -> Option<Effect> {
         let (to, credit, from) = (outgoing.peer, self.credit, self.shard);
         let at = self.open.insert(outgoing);
         let id = RequestId { index: at.index, generation: at.generation };
@@ -116,8 +116,8 @@ impl Requests {
 
     /// Closes the request that a reply names. Returns it, and the mail that its credit lets out. `None` when there is
     /// no such request.
-    pub fn close(&mut self, id: RequestId) -> Option<(Outgoing, Option<Effect>)> {
-        let outgoing = self.open.remove(Ref { index: id.index, generation: id.generation })?;
+    pub fn close(&mut self, id: RequestId) -> Option<(OutgoingRequest, Option<Effect>)> {
+        let outgoing = self.open.remove(SlabKey { index: id.index, generation: id.generation })?;
         let (to, from) = (outgoing.peer, self.shard);
         let peer = self.peer(to);
         assert!(peer.outstanding > 0, "a reply answers a request that had credit");
@@ -131,7 +131,7 @@ impl Requests {
         Some((outgoing, next))
     }
 
-    fn peer(&mut self, peer: ShardId) -> &mut Peer {
+    fn peer(&mut self, peer: ShardId) -> &mut ShardCredit {
         // Invariant: shard ids come from the placement, which has as many slices as there are peers here.
         self.peers.get_mut(usize::from(peer.0)).expect("a shard of this process")
     }
@@ -168,7 +168,7 @@ mod tests {
             for send in ops {
                 let out = if send && requests.has_room(peer) {
                     opened += 1;
-                    sent(requests.send(Outgoing { peer, waiter: Waiter::Nothing }, request(opened - 1)))
+                    sent(requests.send(OutgoingRequest { peer, waiter: Waiter::Nothing }, request(opened - 1)))
                 } else if let Some(id) = open.pop_front() {
                     closed += 1;
                     let (outgoing, next) = requests.close(id).unwrap();

@@ -1,7 +1,7 @@
 //! Memory of windows for messages that storage has: bodies of rows, and the pages that are on their way.
 
 use crate::limits;
-use crate::limits::LITTLE_BYTES;
+use crate::limits::SMALL_HOLDER_BYTES_MAX;
 
 /// The account of one shard.
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl RowMemory {
 
 /// The second half is for windows that keep little.
 fn bytes_max(kept: u32) -> u64 {
-    if kept as usize <= LITTLE_BYTES { limits::ROW_BYTES_MAX } else { limits::ROW_BYTES_MAX / 2 }
+    if kept as usize <= SMALL_HOLDER_BYTES_MAX { limits::ROW_BYTES_MAX } else { limits::ROW_BYTES_MAX / 2 }
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
         memory.add(half);
         assert!(memory.is_full(0));
         memory.remove(half);
-        assert_eq!((memory.bytes(), memory.is_full(LITTLE_BYTES as u32)), (u64::from(half) + 1, false));
+        assert_eq!((memory.bytes(), memory.is_full(SMALL_HOLDER_BYTES_MAX as u32)), (u64::from(half) + 1, false));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::ids::{ConnId, Uaid};
 use crate::message::Urgency;
-use crate::simple::{Contact, Mode};
+use crate::simplepush::{Contact, Mode};
 
 use super::broadcasts::Subscription;
 use super::keepalive;

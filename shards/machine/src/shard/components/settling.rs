@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::ids::{Stamp, Uaid};
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::row::RowKey;
 
@@ -147,7 +147,7 @@ impl Lately {
 const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
 /// Entries of each of the two tables, about 3 MB. At the bound the oldest is forgotten.
 const LATELY_MAX: usize = 65_536;
-const LATELY_FOR: Span = Span::from_secs(60);
+const LATELY_FOR: TimeSpan = TimeSpan::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 //! time.
 
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 /// The drain of one shard, once it has begun.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Share {
 
     /// Credit of a turn. A turn that comes late makes up for [`LATE_MAX`] at most: what a shard that stood still did
     /// not close must not close all at once.
-    fn earned(self, passed: Span) -> u64 {
+    fn earned(self, passed: TimeSpan) -> u64 {
         u64::from(self.rate).saturating_mul(passed.min(LATE_MAX).0)
     }
 }
@@ -122,10 +122,10 @@ impl Shutdown {
     }
 
     /// Ends a turn: the next one goes on behind it.
-    pub fn end_turn(&mut self, now: Instant, turn: &DrainTurn) {
+    pub fn end_turn(&mut self, now: Instant, cx: &DrainTurn) {
         let drain = self.running();
-        drain.saved_below = turn.next;
-        drain.credit = turn.credit;
+        drain.saved_below = cx.next;
+        drain.credit = cx.credit;
         (drain.last, drain.next) = (now, now.after(TURN));
     }
 
@@ -151,11 +151,11 @@ impl Shutdown {
 }
 
 /// Time between two turns.
-const TURN: Span = Span::from_ms(20);
+const TURN: TimeSpan = TimeSpan::from_ms(20);
 /// Time for which a late turn makes up. A busy shard keeps its rate so, and a drain its time.
-const LATE_MAX: Span = Span::from_secs(1);
+const LATE_MAX: TimeSpan = TimeSpan::from_secs(1);
 /// Time for which closing waits for storage to take the ledgers; after that they depart with their sessions.
-const SAVE_FIRST: Span = Span::from_secs(2);
+const SAVE_FIRST: TimeSpan = TimeSpan::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -170,10 +170,10 @@ mod tests {
         let end = limits::SWEEP_SESSIONS_PER_TURN as u32 + 3;
         let (mut now, mut saved, mut closed) = (Instant(9), Vec::new(), Vec::new());
         for quiet in [true, false, true] {
-            let mut turn = shutdown.begin_turn(now, end).expect("it is due");
-            saved.extend(std::iter::from_fn(|| turn.next()));
-            closed.push(turn.closes(quiet));
-            shutdown.end_turn(now, &turn);
+            let mut cx = shutdown.begin_turn(now, end).expect("it is due");
+            saved.extend(std::iter::from_fn(|| cx.next()));
+            closed.push(cx.closes(quiet));
+            shutdown.end_turn(now, &cx);
             assert!(shutdown.begin_turn(now, end).is_none());
             now = now.after(TURN);
             assert_eq!(shutdown.due(), Some(now));
@@ -192,17 +192,17 @@ mod tests {
         for (shard, shutdown) in (0..).zip(&mut shards) {
             shutdown.begin(Instant(0), Share { rate, shard, shard_count });
         }
-        let turn = |turn: u64| {
-            let now = Instant(0).after(Span(TURN.0 * turn));
+        let cx = |cx: u64| {
+            let now = Instant(0).after(TimeSpan(TURN.0 * cx));
             let closes = shards.iter_mut().map(|shutdown| {
-                let mut turn = shutdown.begin_turn(now, 0).expect("it is due");
-                let closes = turn.closes(true).unwrap_or(0);
-                shutdown.end_turn(now, &turn);
+                let mut cx = shutdown.begin_turn(now, 0).expect("it is due");
+                let closes = cx.closes(true).unwrap_or(0);
+                shutdown.end_turn(now, &cx);
                 closes
             });
             closes.sum()
         };
-        (0..turns as u64).map(turn).collect()
+        (0..turns as u64).map(cx).collect()
     }
 
     #[test]

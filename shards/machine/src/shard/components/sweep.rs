@@ -1,14 +1,14 @@
 //! The walk over all sessions in budgeted turns: which of them are visited now, and when the next ones are.
 
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::config::MachineConfig;
 
 /// The walk of one shard. It rests while there is no session.
 pub(in crate::shard) struct Sweep {
     /// Time of one round over all sessions: a ping is at most this much late.
-    round: Span,
+    round: TimeSpan,
     cursor: u32,
     due: Option<Instant>,
 }
@@ -34,8 +34,8 @@ impl Sweep {
     /// A walk that rests.
     pub fn new(config: &MachineConfig) -> Sweep {
         let spans = [config.ping_interval, config.wake_timeout];
-        let period = spans.into_iter().filter(|span| *span > Span(0)).fold(PERIOD_MAX, Span::min);
-        Sweep { round: Span((period.0 / 32).max(Span::from_ms(20).0)), cursor: 0, due: None }
+        let period = spans.into_iter().filter(|span| *span > TimeSpan(0)).fold(PERIOD_MAX, TimeSpan::min);
+        Sweep { round: TimeSpan((period.0 / 32).max(TimeSpan::from_ms(20).0)), cursor: 0, due: None }
     }
 
     /// Starts the walk if it rests: there is a session.
@@ -67,12 +67,12 @@ impl Sweep {
     pub fn finish(&mut self, now: Instant, walk: &Walk) {
         self.cursor = walk.cursor;
         let share = self.round.0 as u128 * u128::from(walk.cursor - walk.start) / u128::from(walk.end.max(1));
-        self.due = Some(now.after(Span((share as u64).max(1_000_000))));
+        self.due = Some(now.after(TimeSpan((share as u64).max(1_000_000))));
     }
 }
 
 /// Longest period. Without pings the walk comes by for refreshes only: every two minutes, a 32nd of this.
-const PERIOD_MAX: Span = Span::from_secs(3_600);
+const PERIOD_MAX: TimeSpan = TimeSpan::from_secs(3_600);
 
 #[cfg(test)]
 mod tests {
@@ -82,7 +82,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_round_visits_each_session_once_in_its_time(end in 1u32..30_000, most in 1usize..5_000) {
-            let round = Span::from_secs(64);
+            let round = TimeSpan::from_secs(64);
             let mut sweep = Sweep { round, cursor: 0, due: None };
             sweep.arm(Instant(0));
             let (mut visited, mut now) = (Vec::new(), Instant(0));
@@ -94,13 +94,13 @@ mod tests {
             }
             prop_assert!(visited.windows(2).all(|pair| pair[0] + 1 == pair[1]));
             let turns = u64::from(end).div_ceil(most.min(limits::SWEEP_SESSIONS_PER_TURN) as u64);
-            prop_assert!(now <= Instant(0).after(Span(2 * round.0 + turns * 1_000_000)));
+            prop_assert!(now <= Instant(0).after(TimeSpan(2 * round.0 + turns * 1_000_000)));
         }
     }
 
     #[test]
     fn without_sessions_the_walk_rests() {
-        let mut sweep = Sweep { round: Span::from_secs(1), cursor: 7, due: Some(Instant(5)) };
+        let mut sweep = Sweep { round: TimeSpan::from_secs(1), cursor: 7, due: Some(Instant(5)) };
         assert!(sweep.begin(Instant(4), 0, 9).is_none());
         assert_eq!(sweep.due(), Some(Instant(5)));
         assert!(sweep.begin(Instant(5), 0, 9).is_none());

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::{StoreTicket, Uaid};
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
-use super::super::slab::{Ref, Slab};
+use super::super::slab::{Slab, SlabKey};
 use super::super::store::StoreOp;
 
 /// Tickets and the backlog of one shard. `W` is the work that a ticket stands for.
@@ -18,14 +18,14 @@ pub(in crate::shard) struct Tickets<W> {
     open: Slab<W>,
     /// Must-do operations without a ticket, oldest first, and when to try them. Bounded by the ledgers and
     /// windows they come from.
-    backlog: VecDeque<(Instant, W, StoreOp)>,
+    deferred_ops: VecDeque<(Instant, W, StoreOp)>,
     /// Number of operations of each user in the backlog.
     waiting: BTreeMap<Uaid, u32>,
 }
 
 impl<W> Tickets<W> {
     pub fn new() -> Tickets<W> {
-        Tickets { open: Slab::new(), backlog: VecDeque::new(), waiting: BTreeMap::new() }
+        Tickets { open: Slab::new(), deferred_ops: VecDeque::new(), waiting: BTreeMap::new() }
     }
 
     /// Returns true if an operation that can be refused may be submitted: a quarter is kept for what must happen.
@@ -35,7 +35,7 @@ impl<W> Tickets<W> {
 
     /// No ticket is out, and no operation waits for one.
     pub fn idle(&self) -> bool {
-        self.open.is_empty() && self.backlog.is_empty()
+        self.open.is_empty() && self.deferred_ops.is_empty()
     }
 
     /// Number of tickets that are out.
@@ -51,7 +51,7 @@ impl<W> Tickets<W> {
 
     /// Takes back the ticket that a reply names. `None` when it is not out.
     pub fn close(&mut self, ticket: StoreTicket) -> Option<W> {
-        self.open.remove(Ref { index: ticket.index, generation: ticket.generation })
+        self.open.remove(SlabKey { index: ticket.index, generation: ticket.generation })
     }
 
     /// Takes an operation for storage. `None` when it waits in the backlog: behind one of the same user, since
@@ -66,12 +66,12 @@ impl<W> Tickets<W> {
 
     /// Takes an operation that is tried after a pause.
     pub fn submit_later(&mut self, now: Instant, work: W, op: StoreOp) {
-        self.wait(now.after(BACKLOG_PAUSE), work, op);
+        self.wait(now.after(DEFERRED_PAUSE), work, op);
     }
 
     /// Returns when the oldest operation of the backlog is due.
     pub fn due(&self) -> Option<Instant> {
-        self.backlog.front().map(|(due, ..)| *due)
+        self.deferred_ops.front().map(|(due, ..)| *due)
     }
 
     /// Takes the oldest operation out of the backlog, when it is due and there is a ticket for it.
@@ -79,7 +79,7 @@ impl<W> Tickets<W> {
         if self.is_out() || self.due()? > now {
             return None;
         }
-        let (_, work, op) = self.backlog.pop_front()?;
+        let (_, work, op) = self.deferred_ops.pop_front()?;
         // Invariant: an operation counts while it is in the backlog.
         let Entry::Occupied(mut count) = self.waiting.entry(op.uaid()) else { unreachable!("it was counted") };
         *count.get_mut() -= 1;
@@ -91,7 +91,7 @@ impl<W> Tickets<W> {
 
     fn wait(&mut self, due: Instant, work: W, op: StoreOp) {
         *self.waiting.entry(op.uaid()).or_insert(0) += 1;
-        self.backlog.push_back((due, work, op));
+        self.deferred_ops.push_back((due, work, op));
     }
 
     fn is_out(&self) -> bool {
@@ -100,7 +100,7 @@ impl<W> Tickets<W> {
 }
 
 /// Pause of a must-do operation after an error.
-const BACKLOG_PAUSE: Span = Span::from_ms(1_000);
+const DEFERRED_PAUSE: TimeSpan = TimeSpan::from_ms(1_000);
 
 #[cfg(test)]
 mod tests {
@@ -136,7 +136,7 @@ mod tests {
         ) {
             let (mut tickets, mut now, mut out) = (Tickets::new(), Instant(1), Vec::new());
             for (number, (user, later, pause)) in acts.iter().enumerate() {
-                now = now.after(Span::from_ms(*pause));
+                now = now.after(TimeSpan::from_ms(*pause));
                 while let Some((ticket, op)) = tickets.next_due(now) {
                     out.push((op.uaid(), tickets.close(ticket).expect("it is out")));
                 }
@@ -146,7 +146,7 @@ mod tests {
                     out.push((op.uaid(), tickets.close(ticket).expect("it is out")));
                 }
             }
-            while let Some((ticket, op)) = tickets.next_due(now.after(BACKLOG_PAUSE)) {
+            while let Some((ticket, op)) = tickets.next_due(now.after(DEFERRED_PAUSE)) {
                 out.push((op.uaid(), tickets.close(ticket).expect("it is out")));
             }
             prop_assert!(tickets.idle());

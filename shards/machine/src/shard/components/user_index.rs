@@ -1,4 +1,4 @@
-//! The index of this shard's users: UAID -> session or greeting, in up to 1,024 segments (ARCHITECTURE.md 8.10).
+//! The index of this shard's users: UAID -> session or pending hello, in up to 1,024 segments (ARCHITECTURE.md 8.10).
 //!
 //! One table would rehash for 44 ms at a million entries; a segment of a thousand does in microseconds. A shard that
 //! may hold fewer has fewer segments: small tables waste most of their slots.
@@ -11,12 +11,12 @@ use hashbrown::HashTable;
 pub(in crate::shard) enum Resident {
     /// Identified: index of the session.
     Session(u32),
-    /// A hello under way: index of the greeting. Registered before storage is read, so that no message falls
+    /// A hello under way: index of the pending hello. Registered before storage is read, so that no message falls
     /// between hello and the registry (ARCHITECTURE.md 4).
-    Greeting(u32),
+    Hello(u32),
 }
 
-/// `u32` slots only: the key lives in the session or greeting that the slot names.
+/// `u32` slots only: the key lives in the session or pending hello that the slot names.
 #[derive(Default)]
 pub(in crate::shard) struct UserIndex {
     segments: Box<[HashTable<u32>]>,
@@ -71,12 +71,12 @@ impl UserIndex {
 fn pack(resident: Resident) -> u32 {
     match resident {
         Resident::Session(index) => index,
-        Resident::Greeting(index) => index | GREETING,
+        Resident::Hello(index) => index | GREETING,
     }
 }
 
 fn unpack(slot: u32) -> Resident {
-    if slot & GREETING == 0 { Resident::Session(slot) } else { Resident::Greeting(slot & !GREETING) }
+    if slot & GREETING == 0 { Resident::Session(slot) } else { Resident::Hello(slot & !GREETING) }
 }
 
 const SEGMENTS_MAX: u32 = 1_024;
@@ -95,14 +95,14 @@ mod tests {
     fn residents_are_found_by_key_and_removed_exactly() {
         let mut index = UserIndex::new(10_000);
         let hash_of = |r: Resident| match r {
-            Resident::Session(n) | Resident::Greeting(n) => u64::from(n) << 33,
+            Resident::Session(n) | Resident::Hello(n) => u64::from(n) << 33,
         };
         for n in 0..5_000 {
             index.insert(hash_of(Resident::Session(n)), Resident::Session(n), hash_of);
         }
         let hash = hash_of(Resident::Session(77));
         assert_eq!(index.find(hash, |r| r == Resident::Session(77)), Some(Resident::Session(77)));
-        assert!(!index.remove(hash, Resident::Greeting(77), hash_of));
+        assert!(!index.remove(hash, Resident::Hello(77), hash_of));
         assert!(index.remove(hash, Resident::Session(77), hash_of));
         assert_eq!(index.find(hash, |r| r == Resident::Session(77)), None);
         for n in (0..5_000).filter(|n| *n != 77 && *n != 4_000) {

@@ -3,45 +3,45 @@
 
 use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
 use crate::limits;
-use crate::time::Span;
+use crate::time::TimeSpan;
 
 use super::super::command::{CloseReason, Hello, RelayCommand, RelayEvent, SessionCommand, SessionEvent};
 use super::super::components::conns::ConnState;
-use super::super::components::conns::seats::{EMISSION_BITS, EMISSION_MASK, pack};
+use super::super::components::conns::virtual_conns::{EMISSION_BITS, EMISSION_MASK, pack};
 use super::super::components::relays::Detached;
-use super::super::components::requests::{Outgoing, Waiter};
-use super::super::composer::{ShardMachine, Turn};
+use super::super::components::requests::{OutgoingRequest, Waiter};
+use super::super::composer::{ShardMachine, StepContext};
 use super::super::input::Effect;
 use super::super::mail::Request;
-use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
+use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, VirtualConnId};
 
 impl ShardMachine {
     /// Handles a message of a relay, or the one that makes a WebSocket a relay.
-    pub(in crate::shard) fn relay_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: RelayCommand) {
+    pub(in crate::shard) fn relay_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, command: RelayCommand) {
         let index = match (self.conns.get(conn), &command) {
             (Some(ConnState::Relay(index)), _) => index,
             (Some(ConnState::Opened(_)), RelayCommand::Open) if self.config.relay_members > 0 => {
-                return self.open_relay(turn, conn);
+                return self.open_relay(cx, conn);
             }
-            (_, _) => return self.refuse_command(turn, conn),
+            (_, _) => return self.refuse_command(cx, conn),
         };
-        self.postpone_relay_ping(turn, index);
+        self.postpone_relay_ping(cx, index);
         let relay = self.relay_of(index);
         match command {
-            RelayCommand::Open => self.refuse_command(turn, conn),
-            RelayCommand::Attach(hello) => self.attach(turn, relay, hello),
+            RelayCommand::Open => self.refuse_command(cx, conn),
+            RelayCommand::Attach(hello) => self.attach(cx, relay, hello),
             RelayCommand::For { uaid, command } => {
-                let seat = self.relays.live(relay.at).seat_of(&uaid);
-                self.forward(turn, conn, uaid, seat.map(|seat| (seat, command)));
+                let vconn = self.relays.live(relay.at).seat_of(&uaid);
+                self.forward(cx, conn, uaid, vconn.map(|vconn| (vconn, command)));
             }
             RelayCommand::Bye(uaid) => {
-                if !self.end_member_named(turn, relay, uaid, CloseReason::PeerClosed) {
-                    self.say_bye(turn, conn, Some(uaid), CloseReason::PeerClosed);
+                if !self.end_member_named(cx, relay, uaid, CloseReason::PeerClosed) {
+                    self.say_bye(cx, conn, Some(uaid), CloseReason::PeerClosed);
                 }
-                turn.effects.push_back(Effect::Ready(conn));
+                cx.effects.push_back(Effect::Ready(conn));
             }
-            RelayCommand::Ping => self.relay_ping(turn, index),
-            RelayCommand::Pong => self.relay_pong(turn, index),
+            RelayCommand::Ping => self.relay_ping(cx, index),
+            RelayCommand::Pong => self.relay_pong(cx, index),
         }
     }
 
@@ -55,27 +55,27 @@ impl ShardMachine {
         self.relay_at(index).expect("connections name live relays")
     }
 
-    fn open_relay(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+    fn open_relay(&mut self, cx: &mut StepContext<'_>, conn: ConnId) {
         let full = self.relays.len() >= limits::RELAYS_MAX;
         if full || self.draining() {
             self.stats.relays_refused += u64::from(full);
-            self.close_conn(turn, conn, if full { CloseReason::Overloaded } else { CloseReason::Draining });
+            self.close_conn(cx, conn, if full { CloseReason::Overloaded } else { CloseReason::Draining });
             return;
         }
         let interval = self.config.ping_interval;
-        let ping_due = (interval > Span(0)).then(|| turn.now.mono.after(interval));
+        let ping_due = (interval > TimeSpan(0)).then(|| cx.now.mono.after(interval));
         let at = self.relays.open(conn, ping_due);
         self.conns.set(conn, ConnState::Relay(at.index));
         self.stats.relays_opened += 1;
         let opened = RelayEvent::Opened { members: self.config.relay_members };
-        turn.effects.push_back(Effect::Emit(conn, opened.into()));
-        turn.effects.push_back(Effect::Ready(conn));
+        cx.effects.push_back(Effect::Emit(conn, opened.into()));
+        cx.effects.push_back(Effect::Ready(conn));
     }
 
     /// Handles a hello on a relay. A present member begins a new session in place of the old one.
-    fn attach(&mut self, turn: &mut Turn<'_>, id: RelayId, hello: Box<Hello>) {
+    fn attach(&mut self, cx: &mut StepContext<'_>, id: RelayId, hello: Box<Hello>) {
         if let Some(uaid) = hello.uaid {
-            self.end_member_named(turn, id, uaid, CloseReason::Superseded);
+            self.end_member_named(cx, id, uaid, CloseReason::Superseded);
         }
         let owner = self.config.placement.owner(hello.uaid.unwrap_or(hello.fresh));
         let draining = self.draining();
@@ -84,144 +84,156 @@ impl ShardMachine {
             let conn = relay.conn();
             self.stats.members_refused += u64::from(!draining);
             let reason = if draining { CloseReason::Draining } else { CloseReason::Overloaded };
-            self.say_bye(turn, conn, hello.uaid, reason);
-            turn.effects.push_back(Effect::Ready(conn));
+            self.say_bye(cx, conn, hello.uaid, reason);
+            cx.effects.push_back(Effect::Ready(conn));
             return;
         }
-        let seat = self.relays.attach(id, owner, &hello);
+        let vconn = self.relays.attach(id, owner, &hello);
         self.stats.members_attached += 1;
-        if !self.ask_owner(turn, owner, MemberRequest::Attach { seat, hello }) {
+        if !self.ask_owner(cx, owner, MemberRequest::Attach { vconn, hello }) {
             self.stats.members_refused += 1;
-            self.end_member(turn, seat, CloseReason::Overloaded);
+            self.end_member(cx, vconn, CloseReason::Overloaded);
         }
     }
 
     /// Mints a fresh UAID of this shard's slice for a member whose UAID its owner does not know.
-    fn stranger(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
+    fn stranger(&mut self, cx: &mut StepContext<'_>, vconn: VirtualConnId, hello: Box<Hello>) {
         let shard = self.config.shard;
         // Else it has left meanwhile.
-        if self.relays.get_mut(seat.relay.at).is_some_and(|relay| relay.hand_over(seat, shard)) {
-            self.mint_member(turn, seat, hello);
+        if self.relays.get_mut(vconn.relay.at).is_some_and(|relay| relay.hand_over(vconn, shard)) {
+            self.mint_member(cx, vconn, hello);
         }
     }
 
     /// Passes on a command of a member. For a UAID that is no member the bye is repeated: it may have crossed the
     /// command.
-    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, of: Option<(SeatId, Box<SessionCommand>)>) {
-        let Some((seat, command)) = of else {
+    fn forward(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        conn: ConnId,
+        uaid: Uaid,
+        of: Option<(VirtualConnId, Box<SessionCommand>)>,
+    ) {
+        let Some((vconn, command)) = of else {
             self.stats.members_unknown += 1;
-            self.say_bye(turn, conn, Some(uaid), CloseReason::WrongState);
-            turn.effects.push_back(Effect::Ready(conn));
+            self.say_bye(cx, conn, Some(uaid), CloseReason::WrongState);
+            cx.effects.push_back(Effect::Ready(conn));
             return;
         };
-        let owner = self.relays.live(seat.relay.at).ask(seat);
-        if !self.ask_owner(turn, owner, MemberRequest::For { seat, command }) {
-            self.end_member(turn, seat, CloseReason::Overloaded);
+        let owner = self.relays.live(vconn.relay.at).ask(vconn);
+        if !self.ask_owner(cx, owner, MemberRequest::For { vconn, command }) {
+            self.end_member(cx, vconn, CloseReason::Overloaded);
         }
     }
 
     // --- the end of members and relays -----------------------------------------------------------------
 
     /// Ends the membership of this UAID with a bye; false if there is none.
-    fn end_member_named(&mut self, turn: &mut Turn<'_>, id: RelayId, uaid: Uaid, reason: CloseReason) -> bool {
-        let seat = self.relays.get(id.at).and_then(|relay| relay.seat_of(&uaid));
-        if let Some(seat) = seat {
-            self.end_member(turn, seat, reason);
+    fn end_member_named(&mut self, cx: &mut StepContext<'_>, id: RelayId, uaid: Uaid, reason: CloseReason) -> bool {
+        let vconn = self.relays.get(id.at).and_then(|relay| relay.seat_of(&uaid));
+        if let Some(vconn) = vconn {
+            self.end_member(cx, vconn, reason);
         }
-        seat.is_some()
+        vconn.is_some()
     }
 
     /// Ends a membership with a bye, and the session at its owner.
-    fn end_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) {
-        if let Some(owner) = self.drop_member(turn, seat, reason) {
-            self.tell_owner(turn, owner, MemberRequest::Leave { seat });
+    fn end_member(&mut self, cx: &mut StepContext<'_>, vconn: VirtualConnId, reason: CloseReason) {
+        if let Some(owner) = self.drop_member(cx, vconn, reason) {
+            self.tell_owner(cx, owner, MemberRequest::Leave { vconn });
         }
     }
 
     /// Forgets a member with a bye. Returns its owner.
-    fn drop_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) -> Option<ShardId> {
-        let Detached { conn, owner, uaid, awaited } = self.relays.detach(seat)?;
-        self.say_bye(turn, conn, uaid, reason);
+    fn drop_member(&mut self, cx: &mut StepContext<'_>, vconn: VirtualConnId, reason: CloseReason) -> Option<ShardId> {
+        let Detached { conn, owner, uaid, awaited } = self.relays.detach(vconn)?;
+        self.say_bye(cx, conn, uaid, reason);
         if awaited {
-            turn.effects.push_back(Effect::Ready(conn));
+            cx.effects.push_back(Effect::Ready(conn));
         }
         Some(owner)
     }
 
-    fn say_bye(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Option<Uaid>, reason: CloseReason) {
+    fn say_bye(&mut self, cx: &mut StepContext<'_>, conn: ConnId, uaid: Option<Uaid>, reason: CloseReason) {
         self.stats.member_byes += 1;
-        turn.effects.push_back(Effect::Emit(conn, RelayEvent::Bye { uaid, reason }.into()));
+        cx.effects.push_back(Effect::Emit(conn, RelayEvent::Bye { uaid, reason }.into()));
     }
 
     /// Ends a relay with all its members: one mail to each owner, for any number of members. `goodbye` is set if the
     /// server ends it.
-    pub(in crate::shard) fn end_relay(&mut self, turn: &mut Turn<'_>, index: u32, goodbye: Option<CloseReason>) {
+    pub(in crate::shard) fn end_relay(&mut self, cx: &mut StepContext<'_>, index: u32, goodbye: Option<CloseReason>) {
         let id = self.relay_of(index);
         // Invariant: `relay_of` has just found it.
         let (conn, owners) = self.relays.remove(id.at).expect("a relay ends once");
         self.conns.remove(conn);
         if let Some(reason) = goodbye {
-            turn.effects.push_back(Effect::Close(conn, reason));
+            cx.effects.push_back(Effect::Close(conn, reason));
         }
         for owner in owners {
-            self.tell_owner(turn, owner, MemberRequest::Gone { relay: id });
+            self.tell_owner(cx, owner, MemberRequest::Gone { relay: id });
         }
     }
 
     /// Ends the relay of this connection if its last member has left: a drain ends members first.
-    pub(in crate::shard) fn end_relay_without_members(&mut self, turn: &mut Turn<'_>, index: u32) {
+    pub(in crate::shard) fn end_relay_without_members(&mut self, cx: &mut StepContext<'_>, index: u32) {
         if self.relays.at(index).is_some_and(|(_, relay)| relay.attached() == 0) {
-            self.end_relay(turn, index, Some(CloseReason::Draining));
+            self.end_relay(cx, index, Some(CloseReason::Draining));
         }
     }
 
     // --- what is written ---------------------------------------------------------------------------------
 
     /// Handles an event of an owner for a member.
-    pub(in crate::shard) fn member_event(&mut self, turn: &mut Turn<'_>, event: MemberEvent) -> MemberReply {
+    pub(in crate::shard) fn member_event(&mut self, cx: &mut StepContext<'_>, event: MemberEvent) -> MemberReply {
         match event {
-            MemberEvent::Say { seat, round, event } => return self.member_says(turn, seat, round, event),
-            MemberEvent::Ready { seat } => {
-                if let Some(relay) = self.relays.get_mut(seat.relay.at)
-                    && relay.answered(seat)
+            MemberEvent::Emit { vconn, round, event } => return self.member_says(cx, vconn, round, event),
+            MemberEvent::Ready { vconn } => {
+                if let Some(relay) = self.relays.get_mut(vconn.relay.at)
+                    && relay.answered(vconn)
                 {
-                    turn.effects.push_back(Effect::Ready(relay.conn()));
+                    cx.effects.push_back(Effect::Ready(relay.conn()));
                 }
             }
-            MemberEvent::Stranger { seat, hello } => self.stranger(turn, seat, hello),
-            MemberEvent::Ended { seat, reason } => {
-                self.drop_member(turn, seat, reason);
+            MemberEvent::UnknownUaid { vconn, hello } => self.stranger(cx, vconn, hello),
+            MemberEvent::Ended { vconn, reason } => {
+                self.drop_member(cx, vconn, reason);
             }
         }
         MemberReply::Taken
     }
 
-    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: SessionEvent) -> MemberReply {
-        let relay = self.relays.get_mut(seat.relay.at);
-        let Some(relay) = relay.filter(|relay| relay.has(seat)) else { return no_longer_here(&event) };
+    fn member_says(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        vconn: VirtualConnId,
+        round: u64,
+        mut event: SessionEvent,
+    ) -> MemberReply {
+        let relay = self.relays.get_mut(vconn.relay.at);
+        let Some(relay) = relay.filter(|relay| relay.has(vconn)) else { return no_longer_here(&event) };
         if let SessionEvent::Hello { uaid, .. } = &event {
-            relay.rename(seat, *uaid);
+            relay.rename(vconn, *uaid);
         }
-        let (conn, uaid) = (relay.conn(), relay.uaid_of(seat));
+        let (conn, uaid) = (relay.conn(), relay.uaid_of(vconn));
         let mut reply = MemberReply::Taken;
         match &mut event {
             SessionEvent::Notification { emission, .. } => {
-                if let Some(wakes) = relay.refuse_notification(seat, round) {
+                if let Some(wakes) = relay.refuse_notification(vconn, round) {
                     self.stats.member_words_refused += 1;
                     return MemberReply::Refused { emission: Some(*emission), wakes };
                 }
-                *emission = pack(seat.place(), *emission);
+                *emission = pack(vconn.place(), *emission);
             }
             // At most one of them is kept for each member: its session takes itself for blocked from then on.
             SessionEvent::Broadcast(_) => {
-                if let Some(wakes) = relay.refuse_after_broadcast(seat, round) {
+                if let Some(wakes) = relay.refuse_after_broadcast(vconn, round) {
                     reply = MemberReply::Refused { emission: None, wakes };
                 }
             }
             _ => {}
         }
         let event = RelayEvent::Of { uaid, event: Box::new(event) };
-        turn.effects.push_back(Effect::Emit(conn, event.into()));
+        cx.effects.push_back(Effect::Emit(conn, event.into()));
         reply
     }
 
@@ -230,22 +242,22 @@ impl ShardMachine {
     }
 
     /// Handles a frame of which the socket took nothing. The next events of this member must not overtake it.
-    pub(in crate::shard) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
+    pub(in crate::shard) fn relay_unsent(&mut self, cx: &mut StepContext<'_>, index: u32, emission: EmissionId) {
         let relay = self.relays.live(self.relay_of(index).at);
         // It has left meanwhile: its unacked notifications are saved.
-        let Some((seat, owner, wakes)) = relay.refuse_unsent((emission.0 >> EMISSION_BITS) as usize) else { return };
+        let Some((vconn, owner, wakes)) = relay.refuse_unsent((emission.0 >> EMISSION_BITS) as usize) else { return };
         let emission = EmissionId(emission.0 & EMISSION_MASK);
-        if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission, wakes }) {
+        if !self.ask_owner(cx, owner, MemberRequest::Unsent { vconn, emission, wakes }) {
             // Its unacked notifications are saved, and delivered to its next session.
-            self.end_member(turn, seat, CloseReason::Overloaded);
+            self.end_member(cx, vconn, CloseReason::Overloaded);
         }
     }
 
-    pub(in crate::shard) fn relay_writable(&mut self, turn: &mut Turn<'_>, index: u32) {
+    pub(in crate::shard) fn relay_writable(&mut self, cx: &mut StepContext<'_>, index: u32) {
         let id = self.relay_of(index);
         let (wakes, owners) = self.relays.live(id.at).unblock();
         for owner in owners {
-            self.tell_owner(turn, owner, MemberRequest::Writable { relay: id, wakes });
+            self.tell_owner(cx, owner, MemberRequest::Writable { relay: id, wakes });
         }
     }
 
@@ -253,23 +265,27 @@ impl ShardMachine {
 
     /// Sends a request to the owner of a member; false if too many wait for credit there.
     #[must_use]
-    fn ask_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) -> bool {
+    fn ask_owner(&mut self, cx: &mut StepContext<'_>, owner: ShardId, request: MemberRequest) -> bool {
         if owner == self.config.shard {
-            self.member_request(turn, request);
+            self.member_request(cx, request);
             return true;
         }
-        self.send_request(turn, Outgoing { peer: owner, waiter: Waiter::Nothing }, Request::Member(Box::new(request)))
+        self.send_request(
+            cx,
+            OutgoingRequest { peer: owner, waiter: Waiter::Nothing },
+            Request::Member(Box::new(request)),
+        )
     }
 
     /// Sends a request that the owner must receive, if necessary beyond the bound on waiters: at most one such mail for
     /// each member and relay, and no member attaches while too many wait.
-    fn tell_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) {
+    fn tell_owner(&mut self, cx: &mut StepContext<'_>, owner: ShardId, request: MemberRequest) {
         if owner == self.config.shard {
-            self.member_request(turn, request);
+            self.member_request(cx, request);
         } else {
             self.send_request_always(
-                turn,
-                Outgoing { peer: owner, waiter: Waiter::Nothing },
+                cx,
+                OutgoingRequest { peer: owner, waiter: Waiter::Nothing },
                 Request::Member(Box::new(request)),
             );
         }

@@ -1,10 +1,10 @@
 //! Relay sessions: one connection that speaks for several user agents (PROTOCOL.md 13).
 //!
 //! The socket of a relay stays on the shard where it was opened, its *home*. The user agents that it speaks for are its
-//! *members*. The session of a member lives with the owner of its UAID as any session does, on a *seat*: a connection
-//! by name only. [`home`] handles relays and members where the socket is, and [`pings`] the pings of the
-//! connection; [`super::components::relays`] holds their state. [`owner`] handles seats; [`super::components::conns`]
-//! has their table.
+//! *members*. The session of a member lives with the owner of its UAID as any session does, on a *virtual connection*:
+//! a connection by name only. [`home`] handles relays and members where the socket is, and [`pings`] the pings of the
+//! connection; [`super::components::relays`] holds their state. [`owner`] handles virtual connections;
+//! [`super::components::conns`] has their table.
 //!
 //! Home and owner exchange mail under reply credit; when they are one shard, they call each other without mail.
 //! [`super::member`] has the messages. A `MemberRequest` causes `MemberEvent`s and its reply, a `MemberEvent` causes

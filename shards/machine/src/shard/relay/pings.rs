@@ -4,45 +4,45 @@ use crate::time::Instant;
 
 use super::super::command::{CloseReason, RelayEvent};
 use super::super::components::relays::Visit;
-use super::super::composer::{ShardMachine, Turn};
+use super::super::composer::{ShardMachine, StepContext};
 use super::super::input::Effect;
 
 impl ShardMachine {
     /// Handles the message `{}`, as for any session.
-    pub(super) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
+    pub(super) fn relay_ping(&mut self, cx: &mut StepContext<'_>, index: u32) {
         let relay = self.relays.live(self.relay_of(index).at);
         let conn = relay.conn();
-        if !relay.take_client_ping(turn.now.mono, self.config.ping_min_interval) {
+        if !relay.take_client_ping(cx.now.mono, self.config.ping_min_interval) {
             self.stats.pings_too_soon += 1;
-            self.end_relay(turn, index, Some(CloseReason::PingTooSoon));
+            self.end_relay(cx, index, Some(CloseReason::PingTooSoon));
             return;
         }
-        turn.effects.push_back(Effect::Emit(conn, RelayEvent::Pong.into()));
-        turn.effects.push_back(Effect::Ready(conn));
+        cx.effects.push_back(Effect::Emit(conn, RelayEvent::Pong.into()));
+        cx.effects.push_back(Effect::Ready(conn));
     }
 
-    pub(super) fn relay_pong(&mut self, turn: &mut Turn<'_>, index: u32) {
+    pub(super) fn relay_pong(&mut self, cx: &mut StepContext<'_>, index: u32) {
         let relay = self.relays.live(self.relay_of(index).at);
         relay.pong();
-        turn.effects.push_back(Effect::Ready(relay.conn()));
+        cx.effects.push_back(Effect::Ready(relay.conn()));
     }
 
     /// Postpones the ping, as for a session: any frame shows that the relay is there.
-    pub(in crate::shard) fn postpone_relay_ping(&mut self, turn: &Turn<'_>, index: u32) {
-        let due = turn.now.mono.after(self.config.ping_interval);
+    pub(in crate::shard) fn postpone_relay_ping(&mut self, cx: &StepContext<'_>, index: u32) {
+        let due = cx.now.mono.after(self.config.ping_interval);
         self.relays.live(self.relay_of(index).at).postpone_ping(due);
     }
 
     /// Pings the relays that are due and ends those that did not answer. There are few, so each is visited.
-    pub(super) fn relay_pings(&mut self, turn: &mut Turn<'_>) {
-        let now = turn.now.mono;
+    pub(super) fn relay_pings(&mut self, cx: &mut StepContext<'_>) {
+        let now = cx.now.mono;
         if !self.relays.begin_visit(now) {
             return;
         }
         let spans = (self.config.ping_interval, self.config.pong_timeout);
         let mut due = None;
         for index in 0..self.relays.end() {
-            if !turn.has_room() {
+            if !cx.has_room() {
                 // The next turn visits the others.
                 due = Some(now);
                 break;
@@ -53,11 +53,11 @@ impl ShardMachine {
                 Visit::Nothing => {}
                 Visit::Ping => {
                     self.stats.pings += 1;
-                    turn.effects.push_back(Effect::Emit(relay.conn(), RelayEvent::Ping.into()));
+                    cx.effects.push_back(Effect::Emit(relay.conn(), RelayEvent::Ping.into()));
                 }
                 Visit::Silent => {
                     self.stats.pong_timeouts += 1;
-                    self.end_relay(turn, index, Some(CloseReason::PongTimeout));
+                    self.end_relay(cx, index, Some(CloseReason::PongTimeout));
                     continue;
                 }
             }

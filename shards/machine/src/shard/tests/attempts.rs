@@ -62,11 +62,11 @@ fn the_count_survives_restarts_and_costs_nothing_for_what_is_acked() {
 
 #[test]
 fn retries_count_and_one_or_two_sessions_are_never_enough() {
-    let mut mesh = Mesh::with(1, |config| (config.attempts_max, config.ping_interval) = (5, Span(0)));
+    let mut mesh = Mesh::with(1, |config| (config.attempts_max, config.ping_interval) = (5, TimeSpan(0)));
     let uaid = mesh.known_user(0);
     let lasting = Message { ttl: 1 << 20, ..message(uaid) };
     let stamp = mesh.accept(0, lasting, Disposition::Stored);
-    // Four deliveries each: the first and three retries; then it is parked.
+    // Four deliveries each: the first and three retries; then it is deferred.
     for _ in 0..2 {
         let socket = mesh.session(0, Some(uaid));
         mesh.pass(300);
@@ -86,7 +86,7 @@ fn retries_count_and_one_or_two_sessions_are_never_enough() {
 
 #[test]
 fn a_direct_in_the_ledger_ends_by_its_attempts_too() {
-    let mut mesh = Mesh::with(1, |config| (config.attempts_max, config.retry_after) = (3, Span::from_secs(2)));
+    let mut mesh = Mesh::with(1, |config| (config.attempts_max, config.retry_after) = (3, TimeSpan::from_secs(2)));
     let uaid = mesh.known_user(0);
     for topic in [None, Topic::new(b"t")] {
         let wanted = Message { topic, receipt: true, ..message(uaid) };
@@ -109,7 +109,7 @@ fn a_direct_in_the_ledger_ends_by_its_attempts_too() {
 #[test]
 fn what_is_said_to_a_relay_that_ends_is_no_delivery() {
     let mut mesh = Mesh::with(1, |config| {
-        (config.ping_interval, config.spill_after) = (Span::from_secs(20), Span::from_secs(200));
+        (config.ping_interval, config.spill_after) = (TimeSpan::from_secs(20), TimeSpan::from_secs(200));
     });
     let uaid = mesh.known_user(0);
     let relay = mesh.open(0);
@@ -122,7 +122,7 @@ fn what_is_said_to_a_relay_that_ends_is_no_delivery() {
         mesh.pass_step();
     }
     mesh.store.mode = Mode::Failing;
-    mesh.now.mono = mesh.now.mono.after(Span::from_secs(100));
+    mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(100));
     mesh.step(0, Input::Timeout);
     assert_eq!(mesh.closed(relay), Some(CloseReason::PongTimeout));
     mesh.store.mode = Mode::Prompt;
@@ -135,7 +135,7 @@ fn what_is_said_to_a_relay_that_ends_is_no_delivery() {
 /// Its socket takes bytes again after the time of a Pong is over.
 #[test]
 fn what_a_relay_that_ends_had_refused_is_no_delivery() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span::from_secs(20));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan::from_secs(20));
     let uaid = mesh.known_user(0);
     let relay = mesh.open(0);
     mesh.command(relay, RelayCommand::Open);
@@ -147,7 +147,7 @@ fn what_a_relay_that_ends_had_refused_is_no_delivery() {
     }
     mesh.block(relay);
     mesh.accept(0, message(uaid), Disposition::Direct);
-    mesh.now.mono = mesh.now.mono.after(Span::from_secs(100));
+    mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(100));
     mesh.unblock(relay);
     assert_eq!(mesh.closed(relay), Some(CloseReason::PongTimeout));
     let tries = mesh.store.rows_of(uaid)[0].tries;

@@ -58,7 +58,7 @@ fn reasons_of_unregisters_are_told_apart() {
 
 #[test]
 fn the_budget_of_registers_begins_anew_with_every_minute() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let socket = mesh.session(0, None);
     for _ in 0..3 {
         for n in 0..limits::REGISTERS_PER_MINUTE_MAX {
@@ -71,7 +71,7 @@ fn the_budget_of_registers_begins_anew_with_every_minute() {
 
 #[test]
 fn a_new_connection_has_no_new_budget_of_registers() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let first = mesh.session(0, None);
     let uaid = mesh.uaid_on(first);
     for n in 0..limits::REGISTERS_PER_MINUTE_MAX {
@@ -93,7 +93,7 @@ fn a_new_connection_has_no_new_budget_of_registers() {
 
 #[test]
 fn channels_beyond_the_bound_are_answered_500_and_the_session_goes_on() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let socket = mesh.session(0, None);
     let channel = |n: usize| Chid((n as u128 + 1).to_be_bytes());
     for n in 0..limits::CHANNELS_MAX {
@@ -178,7 +178,7 @@ fn a_pong_that_nobody_asked_for_is_a_frame_as_any_other() {
 
 #[test]
 fn without_an_interval_nobody_is_pinged() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let socket = mesh.session(0, None);
     mesh.pass(3_600);
     assert_eq!(mesh.said(socket).len(), 1);

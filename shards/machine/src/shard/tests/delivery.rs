@@ -14,8 +14,8 @@ fn a_live_session_gets_it_direct_and_the_ledger_holds_it_until_the_ack() {
     mesh.ack(socket, stamp);
     assert!(mesh.ledger.is_empty());
     assert_eq!(mesh.store.seen.len(), operations, "a direct costs storage nothing");
-    assert_eq!(mesh.machines[1].stats().actives, 0);
-    assert_eq!(mesh.machines[1].actives.deadlines(), 0, "nobody is woken for what was acked");
+    assert_eq!(mesh.machines[1].stats().active_sessions, 0);
+    assert_eq!(mesh.machines[1].active_sessions.deadlines(), 0, "nobody is woken for what was acked");
 }
 
 #[test]
@@ -28,9 +28,9 @@ fn deadlines_of_what_was_acked_go_although_one_in_front_stands() {
         let stamp = mesh.accept(0, message(quick), Disposition::Direct);
         mesh.ack(socket, stamp);
     }
-    assert_eq!((mesh.machines[0].stats().actives, mesh.machines[0].actives.deadlines()), (1, 6));
+    assert_eq!((mesh.machines[0].stats().active_sessions, mesh.machines[0].active_sessions.deadlines()), (1, 6));
     mesh.ack(slow_socket, waits);
-    assert_eq!((mesh.machines[0].stats().actives, mesh.machines[0].actives.deadlines()), (0, 0));
+    assert_eq!((mesh.machines[0].stats().active_sessions, mesh.machines[0].active_sessions.deadlines()), (0, 0));
     let last = mesh.accept(0, message(quick), Disposition::Direct);
     mesh.pass(9);
     assert_eq!(mesh.machines[0].stats().spills, 0);
@@ -202,7 +202,7 @@ fn storage_is_read_ahead_within_its_bytes_and_driven_by_acks() {
         assert!(seen.len() > acked, "the drain goes on: {acked} of {}", stamps.len());
         mesh.ack(socket, seen[acked]);
         acked += 1;
-        let ahead = mesh.machines[0].actives.get(0).map_or(0, |active| active.window.ahead_bytes());
+        let ahead = mesh.machines[0].active_sessions.get(0).map_or(0, |active| active.window.ahead_bytes());
         // Once a page of large ones comes where small ones were expected.
         let most = limits::READ_AHEAD_BYTES + u32::from(limits::PAGE_ROWS_MAX) * 8_200;
         assert!(ahead <= most, "{ahead} bytes are read ahead");
@@ -373,7 +373,7 @@ fn rows_of_a_channel_that_may_be_registered_are_not_deleted() {
 
 #[test]
 fn what_a_retry_finds_expired_is_deleted_and_a_clock_that_goes_back_revives_nothing() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
     let stamp = mesh.accept(0, lasting(uaid, 30), Disposition::Direct);

@@ -122,7 +122,7 @@ fn a_spill_whose_reply_was_lost_leaves_no_row_behind_an_ack() {
 
 #[test]
 fn unacked_is_sent_again_three_times_and_then_waits_for_the_next_session() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
     let stamp = mesh.accept(0, lasting(uaid, 86_400), Disposition::Direct);
@@ -141,7 +141,7 @@ fn unacked_is_sent_again_three_times_and_then_waits_for_the_next_session() {
 
 #[test]
 fn a_parked_message_is_settled_by_its_late_ack() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
     let stamp = mesh.accept(0, lasting(uaid, 86_400), Disposition::Direct);
@@ -254,7 +254,7 @@ fn a_crowd_of_deadlines_keeps_within_the_effects_of_a_step() {
         config.sessions_max = 5_000;
         config.ledger_bytes_max = 64 << 20;
         config.window = 1_024;
-        config.ping_interval = Span(0);
+        config.ping_interval = TimeSpan(0);
     });
     let users: Vec<Uaid> = (0..2_041).map(|_| mesh.known_user(0)).collect();
     let lasting = |uaid| Message { ttl: 15, ..message(uaid) };

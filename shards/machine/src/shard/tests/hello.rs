@@ -146,7 +146,10 @@ fn a_socket_that_cannot_be_moved_is_closed_and_counted() {
     assert_eq!(mesh.machines[0].stats().moves_failed, 1);
     mesh.run();
     assert_eq!(mesh.machines[1].stats().grants_unused, 1);
-    assert!(mesh.machines[1].is_quiet() && mesh.machines[1].greetings.has_no_grant(), "the owner does not wait for it");
+    assert!(
+        mesh.machines[1].is_quiet() && mesh.machines[1].pending_hellos.has_no_grant(),
+        "the owner does not wait for it"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A late shard ends no session: bytes that wait unread in a socket are in time (`Input::Heard`).
+//! A late shard ends no session: bytes that wait unread in a socket are in time (`Input::HorizonAdvanced`).
 
 use super::*;
 
@@ -19,12 +19,12 @@ fn hear(mesh: &mut Mesh, late: bool) {
 }
 
 fn hear_until(mesh: &mut Mesh, until: Instant, late: bool) {
-    mesh.step(0, Input::Heard { until, late });
+    mesh.step(0, Input::HorizonAdvanced { until, late });
 }
 
 /// Keeps the shard from running for this span.
 fn stand_still(mesh: &mut Mesh, seconds: u64) {
-    mesh.now.mono = mesh.now.mono.after(Span::from_secs(seconds));
+    mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(seconds));
     mesh.now.unix_us += seconds * 1_000_000;
 }
 
@@ -52,10 +52,10 @@ fn a_silence_that_was_heard_out_ends_the_session() {
     let (mut mesh, socket) = pinged();
     let sent = mesh.now.mono;
     stand_still(&mut mesh, 10);
-    hear_until(&mut mesh, sent.after(Span::from_secs(3)), false);
+    hear_until(&mut mesh, sent.after(TimeSpan::from_secs(3)), false);
     time_out(&mut mesh);
     assert_eq!(mesh.closed(socket), None, "heard for 3 of 4 seconds");
-    hear_until(&mut mesh, sent.after(Span::from_secs(4)), false);
+    hear_until(&mut mesh, sent.after(TimeSpan::from_secs(4)), false);
     time_out(&mut mesh);
     assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
 }
@@ -127,7 +127,7 @@ fn a_hello_that_waits_for_a_late_shard_is_in_time() {
     let opened = mesh.now.mono;
     stand_still(&mut mesh, 20);
     time_out(&mut mesh);
-    hear_until(&mut mesh, opened.after(Span::from_secs(4)), false);
+    hear_until(&mut mesh, opened.after(TimeSpan::from_secs(4)), false);
     time_out(&mut mesh);
     assert_eq!((mesh.closed(socket), mesh.closed(silent)), (None, None));
     mesh.say_hello(socket, None);

@@ -66,7 +66,7 @@ fn a_blocked_socket_is_told_of_broadcasts_when_it_takes_bytes() {
 
 #[test]
 fn a_change_is_spread_over_its_window_and_reaches_everybody() {
-    let mut mesh = Mesh::with(1, |config| config.broadcast_spread = Span::from_secs(4));
+    let mut mesh = Mesh::with(1, |config| config.broadcast_spread = TimeSpan::from_secs(4));
     mesh.step(0, Input::Broadcasts([value("a", "1")].into()));
     let sockets: Vec<Socket> = (0..400).map(|_| mesh.session(0, None)).collect();
     for socket in &sockets {
@@ -155,7 +155,7 @@ fn a_pong_in_time_is_not_judged_by_the_next_ping() {
         mesh.pass(1);
     }
     mesh.command(socket, AgentCommand::Pong);
-    mesh.now.mono = mesh.now.mono.after(Span::from_secs(1_000));
+    mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(1_000));
     mesh.step(0, Input::Timeout);
     assert_eq!(mesh.closed(socket), None, "its Pong came in time");
     mesh.pass(1);

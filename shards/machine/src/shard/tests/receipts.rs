@@ -4,7 +4,7 @@ use super::*;
 use crate::limits::{RECEIPT_WAIT_SECONDS_MAX, RECEIPT_WAITERS_MAX, reply_credit};
 use ReceiptAnswer::{Ended, Pending, Unavailable, Unknown};
 
-const WAIT: Span = Span::from_secs(20);
+const WAIT: TimeSpan = TimeSpan::from_secs(20);
 
 fn wanted(uaid: Uaid) -> Message {
     Message { receipt: true, ..message(uaid) }
@@ -67,9 +67,9 @@ fn a_wait_is_over_at_its_time_and_leaves_nothing() {
     let uaid = mesh.known_user(0);
     let message = wanted(uaid);
     let stamp = mesh.accept(0, message.clone(), Disposition::Stored);
-    let short = mesh.start_receipt(1, (&message, stamp), Span::from_secs(2));
-    let same = mesh.start_receipt(0, (&message, stamp), Span::from_secs(2));
-    let longest = mesh.start_receipt(0, (&message, stamp), Span::from_secs(1_000));
+    let short = mesh.start_receipt(1, (&message, stamp), TimeSpan::from_secs(2));
+    let same = mesh.start_receipt(0, (&message, stamp), TimeSpan::from_secs(2));
+    let longest = mesh.start_receipt(0, (&message, stamp), TimeSpan::from_secs(1_000));
     mesh.pass(1);
     assert_eq!((mesh.receipt_said(short), mesh.receipt_said(same)), (None, None));
     mesh.pass(2);
@@ -340,7 +340,7 @@ fn a_drain_keeps_nobody_waiting() {
 
 #[test]
 fn what_an_unregister_without_an_answer_removed_is_not_expired() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.known_user(0);
     let lasting = Message { ttl: 1 << 20, ..wanted(uaid) };
     let socket = mesh.session(0, Some(uaid));
@@ -357,7 +357,7 @@ fn what_an_unregister_without_an_answer_removed_is_not_expired() {
 
 #[test]
 fn what_a_newer_message_without_an_answer_replaced_is_unknown() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.known_user(0);
     let older = Message { ttl: 1 << 20, ..wanted_topical(uaid) };
     let stamp = mesh.accept(0, older.clone(), Disposition::Stored);

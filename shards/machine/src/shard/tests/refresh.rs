@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeMap;
 
-const HOUR: Span = Span::from_secs(3_600);
+const HOUR: TimeSpan = TimeSpan::from_secs(3_600);
 const DAY: u64 = 86_400;
 const INTERVAL: u64 = limits::REFRESH_INTERVAL_SECONDS;
 
@@ -11,8 +11,8 @@ const INTERVAL: u64 = limits::REFRESH_INTERVAL_SECONDS;
 fn crowd(sessions: usize, tune: impl Fn(&mut MachineConfig)) -> (Mesh, Vec<Socket>) {
     let mut mesh = Mesh::with(1, |config| {
         config.sessions_max = 10_000;
-        config.ping_interval = Span(0);
-        config.pong_timeout = Span(u64::MAX);
+        config.ping_interval = TimeSpan(0);
+        config.pong_timeout = TimeSpan(u64::MAX);
         tune(config);
     });
     let sockets = (0..sessions).map(|_| {
@@ -26,9 +26,9 @@ fn crowd(sessions: usize, tune: impl Fn(&mut MachineConfig)) -> (Mesh, Vec<Socke
 
 /// Lets time pass from timeout to timeout.
 fn pass(mesh: &mut Mesh, seconds: u64, mut look: impl FnMut(&mut Mesh)) {
-    let end = mesh.now.mono.after(Span::from_secs(seconds));
+    let end = mesh.now.mono.after(TimeSpan::from_secs(seconds));
     while mesh.now.mono < end {
-        let due = mesh.machines[0].next_timeout().unwrap_or(end).clamp(mesh.now.mono.after(Span(1)), end);
+        let due = mesh.machines[0].next_timeout().unwrap_or(end).clamp(mesh.now.mono.after(TimeSpan(1)), end);
         mesh.now.unix_us += due.since(mesh.now.mono).micros();
         mesh.now.mono = due;
         mesh.step(0, Input::Timeout);
@@ -96,7 +96,7 @@ fn a_user_who_comes_back_often_is_refreshed_once_an_interval() {
             refreshes.push(mesh.now.unix().0);
         }
         mesh.close(socket);
-        mesh.now.mono = mesh.now.mono.after(Span::from_secs(4 * 3_600));
+        mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(4 * 3_600));
         mesh.now.unix_us += 4 * 3_600_000_000;
     }
     assert_eq!(refreshes.len(), 4, "in four intervals");

@@ -8,14 +8,14 @@ fn stored(mesh: &mut Mesh, uaid: Uaid, count: usize) -> Vec<Stamp> {
     for _ in 0..count {
         stamps.push(mesh.accept(0, message(uaid), Disposition::Stored));
         mesh.now.unix_us += 1_000_000;
-        mesh.now.mono = mesh.now.mono.after(Span::from_secs(1));
+        mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(1));
     }
     stamps
 }
 
 fn wait_long(mesh: &mut Mesh) {
     mesh.now.unix_us += 600_000_000;
-    mesh.now.mono = mesh.now.mono.after(Span::from_secs(600));
+    mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(600));
 }
 
 fn ack_all(mesh: &mut Mesh, socket: Socket) {
@@ -216,7 +216,7 @@ fn low_water_follows_the_lowest_unacked_row() {
 #[test]
 fn low_water_stays_behind_by_the_time_of_a_write_and_twice_the_skew() {
     for skew_seconds in [1, 15] {
-        let mut mesh = Mesh::with(1, |config| config.max_skew = Span::from_secs(skew_seconds));
+        let mut mesh = Mesh::with(1, |config| config.max_skew = TimeSpan::from_secs(skew_seconds));
         let uaid = mesh.known_user(0);
         let stamps = stored(&mut mesh, uaid, 1);
         wait_long(&mut mesh);

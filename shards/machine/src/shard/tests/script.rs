@@ -7,7 +7,7 @@ use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use crate::message::Message;
 use crate::model::{Model, User};
 use crate::shard::{Presence, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply};
-use crate::simple::Contact;
+use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
 
 type Answer = Result<StoreReply, StoreError>;

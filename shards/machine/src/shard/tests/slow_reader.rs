@@ -187,7 +187,7 @@ fn a_row_refused_late_is_read_when_the_memory_has_room() {
 
 /// Bytes of the bodies that the windows of a shard hold.
 fn bodies(mesh: &Mesh) -> u64 {
-    let bodies = mesh.machines[0].actives.iter().flat_map(|active| active.window.bodies());
+    let bodies = mesh.machines[0].active_sessions.iter().flat_map(|active| active.window.bodies());
     bodies.map(|body| body.payload.len() as u64).sum()
 }
 
@@ -197,7 +197,7 @@ fn what_blocked_sockets_keep_in_memory_is_bounded() {
     let bound = limits::ROW_BYTES_MAX;
     let mut mesh = Mesh::with(1, |config| {
         config.ledger_bytes_max = 2 << 20;
-        config.ping_interval = Span(0);
+        config.ping_interval = TimeSpan(0);
     });
     let mut blocked = Vec::new();
     for n in 0..bound / (100 * limits::PAYLOAD_BYTES_MAX as u64) + 10 {
@@ -269,7 +269,7 @@ fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
 /// Many sessions look at storage at a time, and storage takes its time.
 #[test]
 fn room_is_kept_for_pages_that_are_on_their_way() {
-    let mut mesh = Mesh::with(1, |config| (config.sessions_max, config.ping_interval) = (2_000, Span(0)));
+    let mut mesh = Mesh::with(1, |config| (config.sessions_max, config.ping_interval) = (2_000, TimeSpan(0)));
     let most = (limits::ROW_BYTES_MAX / u64::from(limits::READ_AHEAD_BYTES)) as usize;
     let users: Vec<Uaid> = (0..most + 100).map(|_| mesh.known_user(0)).collect();
     let sockets: Vec<Socket> = users.iter().map(|uaid| mesh.session(0, Some(*uaid))).collect();

@@ -58,7 +58,7 @@ fn an_ack_of_the_older_version_leaves_the_newer_row() {
 
 #[test]
 fn a_parked_one_ends_with_the_next_of_its_topic() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
     mesh.accept(0, topical(uaid, "t"), Disposition::Direct);

@@ -276,7 +276,7 @@ fn held_messages_have_no_attempts_and_no_retries() {
 
 #[test]
 fn traffic_of_the_user_agent_releases_what_is_held_for_a_while() {
-    let mut mesh = Mesh::with(1, |config| config.release_on_activity = Span::from_secs(5));
+    let mut mesh = Mesh::with(1, |config| config.release_on_activity = TimeSpan::from_secs(5));
     let (uaid, socket) = user_with(&mut mesh, High);
     mesh.pass(6);
     let held: Vec<_> = (0..3).map(|_| mesh.accept(0, of(uaid, Low), Stored)).collect();

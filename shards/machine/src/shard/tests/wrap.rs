@@ -72,7 +72,7 @@ fn a_user_is_refreshed_once_an_interval_after_their_wrap_around() {
 fn refused_frames_go_out_again_in_order_over_the_wrap_around_of_their_names() {
     let mut mesh = Mesh::new(1);
     // The first window to begin gets its names from the last three on.
-    mesh.machines[0].actives.set_emissions(0u32.wrapping_sub(1_024 + 3));
+    mesh.machines[0].active_sessions.set_emissions(0u32.wrapping_sub(1_024 + 3));
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
     let sent: Vec<Stamp> = (0..6).map(|_| mesh.accept(0, message(uaid), Disposition::Direct)).collect();

@@ -21,7 +21,7 @@ fn url(tokens: &mut Tokens, subscription: &Subscription) -> String {
 }
 
 /// Opens the token of a whole URL, under the version of the URL.
-fn open_url(tokens: &Tokens, url: &str) -> Option<Opened> {
+fn open_url(tokens: &Tokens, url: &str) -> Option<EndpointToken> {
     let (version, token) = parse_path(url.strip_prefix(BASE)?.strip_prefix("/wpush/")?)?;
     tokens.open(version, token).filter(|opened| opened.version == version)
 }

@@ -38,7 +38,7 @@ fn verifier() -> Verifier {
     Verifier::new(ORIGIN, 16)
 }
 
-fn check(verifier: &mut Verifier, authorization: &str, crypto_key: Option<&str>) -> Result<KeyDigest, Fault> {
+fn check(verifier: &mut Verifier, authorization: &str, crypto_key: Option<&str>) -> Result<KeyDigest, ApiError> {
     verifier.check(UnixSeconds(NOW), authorization.as_bytes(), crypto_key.map(str::as_bytes))
 }
 
@@ -69,20 +69,20 @@ fn headers_that_lack_something() {
     let (token, key) = (sender.good_token(NOW + 3600), sender.key());
     let mut verifier = verifier();
     for (authorization, crypto_key, fault) in [
-        ("".to_string(), None, Fault::VapidScheme),
-        ("vapid".to_string(), None, Fault::VapidScheme),
-        (format!("basic {token}"), None, Fault::VapidScheme),
-        (format!("vapid t={token}"), None, Fault::VapidNoKey),
-        (format!("vapid k={key}"), None, Fault::VapidNoToken),
-        (format!("vapid t={token},k={}", &key[4..]), None, Fault::VapidBadKey),
-        (format!("vapid t={token},k=!"), None, Fault::VapidBadKey),
-        (format!("webpush {token}"), None, Fault::VapidCryptoKey),
-        (format!("webpush {token}"), Some("dh=AA"), Fault::VapidCryptoKey),
-        (format!("webpush {token}"), Some("nonsense"), Fault::VapidCryptoKey),
-        (format!("webpush {token}"), Some("p256ecdsa=AA"), Fault::VapidBadKey),
-        (format!("vapid t=a.b,k={key}"), None, Fault::VapidBadToken),
-        (format!("vapid t={token}.x,k={key}"), None, Fault::VapidBadToken),
-        (format!("vapid t=!{token},k={key}"), None, Fault::VapidBadToken),
+        ("".to_string(), None, ApiError::VapidScheme),
+        ("vapid".to_string(), None, ApiError::VapidScheme),
+        (format!("basic {token}"), None, ApiError::VapidScheme),
+        (format!("vapid t={token}"), None, ApiError::VapidNoKey),
+        (format!("vapid k={key}"), None, ApiError::VapidNoToken),
+        (format!("vapid t={token},k={}", &key[4..]), None, ApiError::VapidBadKey),
+        (format!("vapid t={token},k=!"), None, ApiError::VapidBadKey),
+        (format!("webpush {token}"), None, ApiError::VapidCryptoKey),
+        (format!("webpush {token}"), Some("dh=AA"), ApiError::VapidCryptoKey),
+        (format!("webpush {token}"), Some("nonsense"), ApiError::VapidCryptoKey),
+        (format!("webpush {token}"), Some("p256ecdsa=AA"), ApiError::VapidBadKey),
+        (format!("vapid t=a.b,k={key}"), None, ApiError::VapidBadToken),
+        (format!("vapid t={token}.x,k={key}"), None, ApiError::VapidBadToken),
+        (format!("vapid t=!{token},k={key}"), None, ApiError::VapidBadToken),
     ] {
         assert_eq!(check(&mut verifier, &authorization, crypto_key), Err(fault), "{authorization}");
     }
@@ -99,26 +99,26 @@ fn claims_follow_their_rules() {
     let good = NOW + 3600;
     for (aud, exp, expected) in [
         (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX).to_string(), Ok(())),
-        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX + 1).to_string(), Err(Fault::VapidTooLong)),
+        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX + 1).to_string(), Err(ApiError::VapidTooLong)),
         (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY).to_string(), Ok(())),
-        (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY - 1).to_string(), Err(Fault::VapidExpired)),
-        (format!("\"{ORIGIN}\""), format!("\"{good}\""), Err(Fault::VapidExpiry)),
-        (format!("\"{ORIGIN}\""), "null".to_string(), Err(Fault::VapidExpiry)),
-        (format!("\"{ORIGIN}\""), "-5".to_string(), Err(Fault::VapidExpiry)),
-        (format!("\"{ORIGIN}\""), format!("{good}.5"), Err(Fault::VapidExpiry)),
-        (format!("[\"{ORIGIN}\"]"), good.to_string(), Err(Fault::VapidAudience)),
-        (format!("\"{ORIGIN}/\""), good.to_string(), Err(Fault::VapidAudience)),
-        ("null".to_string(), good.to_string(), Err(Fault::VapidAudience)),
+        (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY - 1).to_string(), Err(ApiError::VapidExpired)),
+        (format!("\"{ORIGIN}\""), format!("\"{good}\""), Err(ApiError::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), "null".to_string(), Err(ApiError::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), "-5".to_string(), Err(ApiError::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), format!("{good}.5"), Err(ApiError::VapidExpiry)),
+        (format!("[\"{ORIGIN}\"]"), good.to_string(), Err(ApiError::VapidAudience)),
+        (format!("\"{ORIGIN}/\""), good.to_string(), Err(ApiError::VapidAudience)),
+        ("null".to_string(), good.to_string(), Err(ApiError::VapidAudience)),
     ] {
         let claims = format!(r#"{{"aud":{aud},"exp":{exp}}}"#);
         assert_eq!(verdict(HEADER, &claims), expected, "{claims}");
     }
-    assert_eq!(verdict(HEADER, &format!(r#"{{"exp":{good}}}"#)), Err(Fault::VapidAudience));
-    assert_eq!(verdict(HEADER, &format!(r#"{{"aud":"{ORIGIN}"}}"#)), Err(Fault::VapidExpiry));
-    assert_eq!(verdict(HEADER, "[]"), Err(Fault::VapidBadToken));
-    assert_eq!(verdict(r#"{"alg":"none"}"#, "{}"), Err(Fault::VapidAlgorithm));
-    assert_eq!(verdict(r#"{"alg":"HS256"}"#, "{}"), Err(Fault::VapidAlgorithm));
-    assert_eq!(verdict("{}", "{}"), Err(Fault::VapidBadToken));
+    assert_eq!(verdict(HEADER, &format!(r#"{{"exp":{good}}}"#)), Err(ApiError::VapidAudience));
+    assert_eq!(verdict(HEADER, &format!(r#"{{"aud":"{ORIGIN}"}}"#)), Err(ApiError::VapidExpiry));
+    assert_eq!(verdict(HEADER, "[]"), Err(ApiError::VapidBadToken));
+    assert_eq!(verdict(r#"{"alg":"none"}"#, "{}"), Err(ApiError::VapidAlgorithm));
+    assert_eq!(verdict(r#"{"alg":"HS256"}"#, "{}"), Err(ApiError::VapidAlgorithm));
+    assert_eq!(verdict("{}", "{}"), Err(ApiError::VapidBadToken));
 }
 
 /// RFC 7519 section 4: the claims are an object; RFC 7515 section 4.1.11: an extension that must be understood and is
@@ -134,11 +134,11 @@ fn arrays_in_place_of_objects_and_critical_extensions_are_refused() {
     let exp = NOW + 60;
     let (claims, list) = (format!(r#"{{"aud":"{ORIGIN}","exp":{exp}}}"#), format!(r#"[{exp},"{ORIGIN}",null]"#));
     assert_eq!(verdict(" {\"alg\":\"ES256\"}", &format!("\n{claims}")), Ok(()));
-    assert_eq!(verdict(HEADER, &list), Err(Fault::VapidBadToken));
-    assert_eq!(verdict(r#"["ES256"]"#, &claims), Err(Fault::VapidBadToken));
+    assert_eq!(verdict(HEADER, &list), Err(ApiError::VapidBadToken));
+    assert_eq!(verdict(r#"["ES256"]"#, &claims), Err(ApiError::VapidBadToken));
     for crit in [r#"["exp"]"#, r#"["b64"]"#, "[]", "null", "7"] {
         let header = format!(r#"{{"alg":"ES256","crit":{crit}}}"#);
-        assert_eq!(verdict(&header, &claims), Err(Fault::VapidBadToken), "{header}");
+        assert_eq!(verdict(&header, &claims), Err(ApiError::VapidBadToken), "{header}");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_key_off_the_curve_verifies_nothing() {
     let mut point = sender.0.point().to_vec();
     point[64] ^= 1;
     let authorization = format!("vapid t={},k={}", sender.good_token(NOW + 60), base64url::encode(&point));
-    assert_eq!(check(&mut verifier(), &authorization, None), Err(Fault::VapidSignature));
+    assert_eq!(check(&mut verifier(), &authorization, None), Err(ApiError::VapidSignature));
 }
 
 #[test]
@@ -174,9 +174,9 @@ fn a_remembered_token_is_worth_nothing_to_another_key() {
     let mut verifier = verifier();
     assert!(check(&mut verifier, &format!("vapid t={token},k={}", sender.key()), None).is_ok());
     let stolen = format!("vapid t={token},k={}", thief.key());
-    assert_eq!(check(&mut verifier, &stolen, None), Err(Fault::VapidSignature));
+    assert_eq!(check(&mut verifier, &stolen, None), Err(ApiError::VapidSignature));
     let crypto_key = format!("p256ecdsa={}", thief.key());
-    assert_eq!(check(&mut verifier, &format!("webpush {token}"), Some(&crypto_key)), Err(Fault::VapidSignature));
+    assert_eq!(check(&mut verifier, &format!("webpush {token}"), Some(&crypto_key)), Err(ApiError::VapidSignature));
     assert_eq!(verifier.hits, 0);
 }
 
@@ -190,8 +190,8 @@ fn the_example_of_rfc_8292_is_verified() {
     );
     let at = |origin: &str, now| Verifier::new(origin, 4).check(UnixSeconds(now), authorization.as_bytes(), None);
     assert!(at("https://push.example.net", 1_453_523_000).is_ok());
-    assert_eq!(at("https://push.example.com", 1_453_523_000), Err(Fault::VapidAudience));
-    assert_eq!(at("https://push.example.net", 1_453_523_829), Err(Fault::VapidExpired));
+    assert_eq!(at("https://push.example.com", 1_453_523_000), Err(ApiError::VapidAudience));
+    assert_eq!(at("https://push.example.net", 1_453_523_829), Err(ApiError::VapidExpired));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_remembered_token_expires() {
     let mut at = |now| verifier.check(UnixSeconds(now), authorization.as_bytes(), None);
     assert!(at(NOW).is_ok());
     assert!(at(NOW + 10 + EXPIRY_LEEWAY).is_ok());
-    assert_eq!(at(NOW + 11 + EXPIRY_LEEWAY), Err(Fault::VapidExpired));
+    assert_eq!(at(NOW + 11 + EXPIRY_LEEWAY), Err(ApiError::VapidExpired));
     assert_eq!(verifier.hits, 2);
 }
 
@@ -228,12 +228,12 @@ fn what_is_not_verified_is_not_remembered() {
     let header = base64url::encode(br#"{"alg":"none"}"#);
     for n in 0..20_000 {
         let stranger = format!("vapid t={header}.{}.{n},k={}", base64url::encode(b"{}"), sender.key());
-        assert_eq!(check(&mut verifier, &stranger, None), Err(Fault::VapidAlgorithm));
+        assert_eq!(check(&mut verifier, &stranger, None), Err(ApiError::VapidAlgorithm));
     }
     // And some that cost a verification.
     for n in 0..50 {
         let forged = format!("vapid t={},k={}", Sender::new().good_token(NOW + n), sender.key());
-        assert_eq!(check(&mut verifier, &forged, None), Err(Fault::VapidSignature));
+        assert_eq!(check(&mut verifier, &forged, None), Err(ApiError::VapidSignature));
     }
     assert_eq!((verifier.known.len(), verifier.known.bytes()), before);
     assert!(check(&mut verifier, &good, None).is_ok());

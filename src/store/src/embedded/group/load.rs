@@ -5,7 +5,7 @@ use std::sync::Arc;
 use machine::StoreReply;
 use machine::message::Message;
 
-use super::{Group, Trouble};
+use super::{Group, WriteError};
 use crate::embedded::room::Room;
 use crate::embedded::rows::ChannelRow;
 use crate::transfer::WholeUser;
@@ -20,7 +20,7 @@ pub(in crate::embedded) struct Load {
 
 impl Group<'_> {
     /// Takes on rows and users. Every lookup comes before the first change, so that a read that fails changes nothing.
-    pub(in crate::embedded) fn load(&mut self, load: &Load) -> Result<StoreReply, Trouble> {
+    pub(in crate::embedded) fn load(&mut self, load: &Load) -> Result<StoreReply, WriteError> {
         if self.room >= Room::NoMessages {
             return self.refuse_full();
         }
@@ -70,7 +70,7 @@ impl Group<'_> {
     }
 
     /// Rows come before their channels, which then get this number. Nothing dead has it: that was removed first.
-    fn registration_of_load(&mut self, message: &Message) -> Result<u64, Trouble> {
+    fn registration_of_load(&mut self, message: &Message) -> Result<u64, WriteError> {
         Ok(self.registration(message.uaid, message.chid)?.unwrap_or(0))
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fjall::Slice;
 use machine::ids::{Chid, Clock, Stamp, Uaid};
-use machine::message::{Held, Message, Tries};
+use machine::message::{Message, TopicHolder, Tries};
 use machine::{RowKey, StoreError, StoreReply};
 
-use super::{Group, Pending, Trouble};
+use super::{Group, Pending, WriteError};
 use crate::embedded::room::Room;
 use crate::embedded::rows;
 
@@ -15,7 +15,7 @@ use crate::embedded::rows;
 const LOW_WATER_ROWS_MAX: usize = 1_024;
 
 impl Group<'_> {
-    pub(super) fn publish(&mut self, message: &Arc<Message>) -> Result<StoreReply, Trouble> {
+    pub(super) fn publish(&mut self, message: &Arc<Message>) -> Result<StoreReply, WriteError> {
         self.stats.store_publishes += 1;
         let Some(record) = self.user(message.uaid)? else { return Ok(StoreReply::NoSubscription) };
         let (mode, low_water, row_count) = (record.mode(), record.low_water(), record.row_count());
@@ -34,7 +34,7 @@ impl Group<'_> {
         }
         if row_count >= self.user_rows_max {
             self.stats.store_user_full += 1;
-            return Err(Trouble::Refused(StoreError::Full));
+            return Err(WriteError::Refused(StoreError::Full));
         }
         if self.is_newest(message, registration)? {
             self.keep(message, saved, registration)?;
@@ -43,7 +43,7 @@ impl Group<'_> {
     }
 
     /// Stores messages of a ledger while anything can be written: at start they have no other place.
-    pub(in crate::embedded) fn save(&mut self, messages: &[Arc<Message>]) -> Result<StoreReply, Trouble> {
+    pub(in crate::embedded) fn save(&mut self, messages: &[Arc<Message>]) -> Result<StoreReply, WriteError> {
         if self.room == Room::Nothing {
             return self.refuse_full();
         }
@@ -66,7 +66,7 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    pub(super) fn settle(&mut self, settled: &[RowKey], low_water: Option<Clock>) -> Result<StoreReply, Trouble> {
+    pub(super) fn settle(&mut self, settled: &[RowKey], low_water: Option<Clock>) -> Result<StoreReply, WriteError> {
         let Some(uaid) = settled.first().map(|row| row.uaid) else { return Ok(StoreReply::Done) };
         self.stats.store_settles += 1;
         self.stats.store_settled_rows += settled.len() as u64;
@@ -98,13 +98,13 @@ impl Group<'_> {
     }
 
     /// Writes the numbers of failed deliveries of rows, also when storage is full: a row keeps its length.
-    pub(super) fn tried(&mut self, tried: &[(RowKey, Tries)]) -> Result<StoreReply, Trouble> {
+    pub(super) fn tried(&mut self, tried: &[(RowKey, Tries)]) -> Result<StoreReply, WriteError> {
         let Some(uaid) = tried.first().map(|(row, _)| row.uaid) else { return Ok(StoreReply::Done) };
         self.write_out_for(uaid)?;
         for (row, tries) in tried {
             let keyspace = if row.topic.is_some() { &self.db.topics } else { &self.db.messages };
             let key = rows::row_key(row);
-            let Some(value) = keyspace.get(&key).map_err(Trouble::Read)? else { continue };
+            let Some(value) = keyspace.get(&key).map_err(WriteError::Read)? else { continue };
             let (Some(peek), Some(message)) = (rows::peek(&value), rows::message(&value)) else { continue };
             if message.stamp == row.stamp {
                 let value = rows::value(&Message { tries: *tries, ..message }, peek.saved, peek.registration);
@@ -117,13 +117,13 @@ impl Group<'_> {
     }
 
     /// Message rows at or below `clock`, some of them.
-    fn covered_rows(&mut self, uaid: Uaid, clock: Clock) -> Result<Vec<Slice>, Trouble> {
+    fn covered_rows(&mut self, uaid: Uaid, clock: Clock) -> Result<Vec<Slice>, WriteError> {
         self.write_out_for(uaid)?;
         let above = Clock(clock.0.saturating_add(1));
         let end = rows::message_key(uaid, Stamp { clock: above, ..Stamp::default() }, Chid([0; 16]));
         let mut keys = Vec::new();
         for row in self.db.messages.range(&uaid.0[..]..&end[..]).take(LOW_WATER_ROWS_MAX) {
-            let (key, value) = row.into_inner().map_err(Trouble::Read)?;
+            let (key, value) = row.into_inner().map_err(WriteError::Read)?;
             if rows::peek(&value).is_some_and(|peek| !peek.saved) {
                 keys.push(key);
             }
@@ -132,7 +132,7 @@ impl Group<'_> {
     }
 
     /// Puts a message into its row. Its user is in the overlay and its channel registered.
-    pub(super) fn keep(&mut self, message: &Arc<Message>, saved: bool, registration: u64) -> Result<(), Trouble> {
+    pub(super) fn keep(&mut self, message: &Arc<Message>, saved: bool, registration: u64) -> Result<(), WriteError> {
         let uaid = message.uaid;
         let value = rows::value(message, saved, registration);
         self.bytes += (rows::MESSAGE_KEY_BYTES + value.len()) as u64;
@@ -169,17 +169,17 @@ impl Group<'_> {
 
     /// Returns true if this message takes its topic slot from the one in it. A message of an earlier registration of
     /// the channel is dead.
-    pub(super) fn is_newest(&mut self, message: &Message, registration: u64) -> Result<bool, Trouble> {
+    pub(super) fn is_newest(&mut self, message: &Message, registration: u64) -> Result<bool, WriteError> {
         let Some(topic) = &message.topic else { return Ok(true) };
         let there = self.topic_held(&rows::topic_key(message.uaid, message.chid, topic))?;
         Ok(there.is_none_or(|(held, of)| of != registration || message.replaces(&held)))
     }
 
-    fn topic_held(&mut self, key: &[u8]) -> Result<Option<(Held, u64)>, Trouble> {
+    fn topic_held(&mut self, key: &[u8]) -> Result<Option<(TopicHolder, u64)>, WriteError> {
         if let Some(held) = self.topics.get(key) {
             return Ok(*held);
         }
-        let value = self.db.topics.get(key).map_err(Trouble::Read)?;
+        let value = self.db.topics.get(key).map_err(WriteError::Read)?;
         let held = value.and_then(|value| Some((rows::message(&value)?.held(), rows::peek(&value)?.registration)));
         self.topics.insert(key.to_vec(), held);
         Ok(held)

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use fjall::{Keyspace, Slice};
 use machine::ids::Uaid;
 
-use super::{Group, Trouble};
+use super::{Group, WriteError};
 use crate::embedded::query;
 use crate::embedded::rows;
 
@@ -40,14 +40,14 @@ impl Cursor {
 impl Group<'_> {
     /// Marks this user as having dead rows, and makes the first pass. The mark is in one batch with the change that
     /// killed the rows.
-    pub(super) fn begin_removal(&mut self, uaid: Uaid) -> Result<(), Trouble> {
+    pub(super) fn begin_removal(&mut self, uaid: Uaid) -> Result<(), WriteError> {
         self.db.set_dead_rows(true);
         self.put_cursor(uaid, Some(&Cursor::default()));
         self.remove_dead(uaid)
     }
 
     /// Tells reads when no user has dead rows any more.
-    pub(super) fn look_for_dead(&mut self) -> Result<(), Trouble> {
+    pub(super) fn look_for_dead(&mut self) -> Result<(), WriteError> {
         self.write_out()?;
         if self.db.meta.prefix(rows::REMOVAL_PREFIX).next().is_none() {
             self.db.set_dead_rows(false);
@@ -56,9 +56,9 @@ impl Group<'_> {
     }
 
     /// One pass over the rows of a user: removes the dead among the next `REMOVAL_ROWS_MAX`.
-    pub(in crate::embedded) fn remove_dead(&mut self, uaid: Uaid) -> Result<(), Trouble> {
+    pub(in crate::embedded) fn remove_dead(&mut self, uaid: Uaid) -> Result<(), WriteError> {
         self.write_out_for(uaid)?;
-        let bytes = self.db.meta.get(rows::removal_key(uaid)).map_err(Trouble::Read)?;
+        let bytes = self.db.meta.get(rows::removal_key(uaid)).map_err(WriteError::Read)?;
         let Some(mut cursor) = bytes.map(|bytes| Cursor::parse(&bytes)) else { return Ok(()) };
         let mut left = REMOVAL_ROWS_MAX;
         if !cursor.topics {
@@ -75,9 +75,9 @@ impl Group<'_> {
     }
 
     /// Makes passes until no row of this user is dead; for a transfer, which runs beside no session.
-    pub(super) fn remove_all_dead(&mut self, uaid: Uaid) -> Result<(), Trouble> {
+    pub(super) fn remove_all_dead(&mut self, uaid: Uaid) -> Result<(), WriteError> {
         self.write_out_for(uaid)?;
-        while self.db.meta.contains_key(rows::removal_key(uaid)).map_err(Trouble::Read)? {
+        while self.db.meta.contains_key(rows::removal_key(uaid)).map_err(WriteError::Read)? {
             self.remove_dead(uaid)?;
             self.write_out()?;
         }
@@ -91,7 +91,7 @@ impl Group<'_> {
         topics: bool,
         after: &mut Vec<u8>,
         count: usize,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, WriteError> {
         let keyspace = if topics { &self.db.topics } else { &self.db.messages };
         let rows = some_rows(keyspace, uaid, after, count)?;
         for (key, value) in &rows {
@@ -125,8 +125,8 @@ impl Group<'_> {
     }
 }
 
-fn some_rows(keyspace: &Keyspace, uaid: Uaid, after: &[u8], count: usize) -> Result<Vec<(Slice, Slice)>, Trouble> {
+fn some_rows(keyspace: &Keyspace, uaid: Uaid, after: &[u8], count: usize) -> Result<Vec<(Slice, Slice)>, WriteError> {
     let start = if after.is_empty() { Bound::Included(uaid.0.to_vec()) } else { Bound::Excluded(after.to_vec()) };
     let behind = keyspace.range::<Vec<u8>, _>((start, Bound::Included(query::last_key(uaid)))).take(count);
-    behind.map(|row| row.into_inner().map_err(Trouble::Read)).collect()
+    behind.map(|row| row.into_inner().map_err(WriteError::Read)).collect()
 }

@@ -3,16 +3,16 @@
 use machine::StoreReply;
 use machine::ids::{Chid, Clock, KeyDigest, Uaid};
 use machine::limits;
-use machine::simple::Contact;
+use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
 
-use super::{Group, Pending, Trouble};
+use super::{Group, Pending, WriteError};
 use crate::embedded::query;
 use crate::embedded::room::Room;
 use crate::embedded::rows::ChannelRow;
 
 impl Group<'_> {
-    pub(super) fn touch(&mut self, uaid: Uaid, seen: UnixSeconds) -> Result<StoreReply, Trouble> {
+    pub(super) fn touch(&mut self, uaid: Uaid, seen: UnixSeconds) -> Result<StoreReply, WriteError> {
         self.stats.store_touches += 1;
         if self.user(uaid)?.is_some() {
             self.change(uaid, |record| record.saw(seen));
@@ -26,7 +26,7 @@ impl Group<'_> {
         channel: (Chid, Option<KeyDigest>, Clock),
         seen: UnixSeconds,
         contact: Option<&Contact>,
-    ) -> Result<StoreReply, Trouble> {
+    ) -> Result<StoreReply, WriteError> {
         let (chid, key, at) = channel;
         let user = self.user(uaid)?.as_ref().map(|record| (record.channel_count(), record.contact()));
         let known = self.registration(uaid, chid)?.is_some();
@@ -56,7 +56,7 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    pub(super) fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, Trouble> {
+    pub(super) fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, WriteError> {
         self.stats.store_contacts += 1;
         if self.user(uaid)?.is_some() {
             self.change(uaid, |record| record.set_contact(contact));
@@ -64,7 +64,7 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    pub(super) fn unregister(&mut self, uaid: Uaid, chid: Chid, at: Clock) -> Result<StoreReply, Trouble> {
+    pub(super) fn unregister(&mut self, uaid: Uaid, chid: Chid, at: Clock) -> Result<StoreReply, WriteError> {
         self.stats.store_unregisters += 1;
         let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
         let may_have_messages = record.may_have_messages();
@@ -88,14 +88,14 @@ impl Group<'_> {
 
     /// Drops a user with its channels, of which there are at most `limits::CHANNELS_MAX`. Of its rows some are removed
     /// now and the others in the background; none is read again.
-    pub(super) fn drop_user(&mut self, uaid: Uaid) -> Result<StoreReply, Trouble> {
+    pub(super) fn drop_user(&mut self, uaid: Uaid) -> Result<StoreReply, WriteError> {
         let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
         let may_have_messages = record.may_have_messages();
         self.write_out_for(uaid)?;
         let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
         let record = record.clone();
         // All of them are in the batch with the end of the record: a kill leaves all or none.
-        for (chid, _) in query::registrations(self.db, uaid, &record).map_err(Trouble::Read)? {
+        for (chid, _) in query::registrations(self.db, uaid, &record).map_err(WriteError::Read)? {
             self.remove_channel_row(uaid, chid);
         }
         self.users.insert(uaid, Pending { record: None, changed: true });

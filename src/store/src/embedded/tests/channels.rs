@@ -28,7 +28,7 @@ fn board(store: &Embedded, name: &str) -> u64 {
 }
 
 /// Publishes messages of these clocks and waits for all of them; returns the number of refused ones.
-fn publish_all(hand: &mut Hand, user: u8, channel: u8, clocks: std::ops::Range<u64>) -> usize {
+fn publish_all(hand: &mut BlockingStore, user: u8, channel: u8, clocks: std::ops::Range<u64>) -> usize {
     let publish = |clock| StoreOp::Publish { message: Arc::new(message(user, channel, clock)), checked: false };
     let answers = hand.ask_all(clocks.map(publish).collect());
     answers.iter().filter(|answer| !matches!(answer, Ok(StoreReply::Done))).count()
@@ -264,7 +264,7 @@ fn remove_all(store: &Embedded) {
         for row in db.meta.prefix(rows::REMOVAL_PREFIX) {
             let key = row.key().expect("readable");
             let uaid = rows::uaid_of(&key[rows::REMOVAL_PREFIX.len()..]).expect("it names a user");
-            let _ = store.committer.send(CommitterMail::Upkeep(Upkeep::DeadRows(uaid)));
+            let _ = store.committer.send(CommitterMail::Upkeep(CleanupOp::DeadRows(uaid)));
         }
         db.meta.prefix(rows::REMOVAL_PREFIX).next().is_none()
     });
@@ -297,7 +297,7 @@ fn an_unregister_is_one_bounded_step_and_none_of_its_rows_comes_back() {
     let store = quiet(dir.path());
     let mut hand_ = hand(&store);
     hand_.publish(message(1, 2, 7_001));
-    let now = |hand: &mut Hand| (hand.clocks(uaid(1)), hand.topic_clocks(uaid(1)));
+    let now = |hand: &mut BlockingStore| (hand.clocks(uaid(1)), hand.topic_clocks(uaid(1)));
     assert_eq!(now(&mut hand_), (vec![5_000, 7_000, 7_001], vec![40]));
     remove_all(&store);
     assert_eq!(rows(&store), 3);
@@ -357,10 +357,10 @@ fn a_user_with_many_dead_rows_does_not_delay_the_others() {
     assert_eq!(publish_all(&mut hand, 10, 2, 100..101 + REMOVAL_ROWS_MAX as u64), 0);
     hand.done(StoreOp::Unregister { uaid: uaid(10), chid: chid(2), at: Clock(6_000) });
     let db = store.db.clone().expect("it is open");
-    let gates = Gates { sweep: true, ..Gates::new(dir.path(), &patient()) };
-    let mut walk = keeper::Walk::default();
+    let store_status = StoreStatus { sweep: true, ..StoreStatus::new(dir.path(), &patient()) };
+    let mut walk = maintenance::SweepCursors::default();
     for _ in 0..3 {
-        keeper::remove_dead(&db, &mut walk, &store.committer, &gates);
+        maintenance::remove_dead(&db, &mut walk, &store.committer, &store_status);
     }
     // Behind those mails.
     hand.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
@@ -369,7 +369,7 @@ fn a_user_with_many_dead_rows_does_not_delay_the_others() {
     assert!(!marked(10), "the last of ten had its pass within three ticks");
     assert!(db.has_dead_rows());
     remove_all(&store);
-    keeper::remove_dead(&db, &mut walk, &store.committer, &gates);
+    maintenance::remove_dead(&db, &mut walk, &store.committer, &store_status);
     wait_until("reads need not ask for dead rows any more", || !db.has_dead_rows());
 }
 
@@ -440,7 +440,7 @@ fn idle_users_are_dropped_some_at_a_time() {
     let idle: Vec<_> = (1..=60).map(uaid).collect();
     let mut drop_idle = || {
         let later = UnixSeconds(NOW.0 + IDLE_SECONDS_MAX);
-        let _ = store.committer.send(CommitterMail::Upkeep(Upkeep::IdleUsers(idle.clone(), later)));
+        let _ = store.committer.send(CommitterMail::Upkeep(CleanupOp::IdleUsers(idle.clone(), later)));
         // Behind that mail.
         hand.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
         (1..=60).filter(|user| hand.user(uaid(*user)).is_some()).count()

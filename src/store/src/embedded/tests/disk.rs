@@ -10,7 +10,7 @@ use crate::testing::disk::SmallDisk;
 fn noted(said: &Arc<Mutex<Vec<String>>>) -> Options {
     let said = Arc::clone(said);
     Options {
-        squeeze_every: Duration::from_millis(500),
+        compact_every: Duration::from_millis(500),
         fatal: Arc::new(move |why| said.lock().expect("nobody panics").push(why.to_owned())),
         ..patient()
     }
@@ -22,7 +22,7 @@ fn big(clock: u64) -> Arc<Message> {
 
 /// Publishes until the store has refused 500 messages in a row; returns the clocks it took. A store whose compactions
 /// are behind refuses a few and takes the next ones.
-fn publish_until_full(hand: &mut Hand, from: u64, said: &Arc<Mutex<Vec<String>>>) -> Vec<u64> {
+fn publish_until_full(hand: &mut BlockingStore, from: u64, said: &Arc<Mutex<Vec<String>>>) -> Vec<u64> {
     let mut taken = Vec::new();
     let mut refused = 0;
     for first in (from..).step_by(32) {
@@ -48,7 +48,7 @@ fn publish_until_full(hand: &mut Hand, from: u64, said: &Arc<Mutex<Vec<String>>>
 }
 
 /// Asks until the store does it: for a moment a store whose compactions are behind takes nothing.
-fn done_in_time(hand: &mut Hand, op: impl Fn() -> StoreOp) {
+fn done_in_time(hand: &mut BlockingStore, op: impl Fn() -> StoreOp) {
     wait_until("the store does what must happen", || matches!(hand.ask(op()), Ok(StoreReply::Done)));
 }
 
@@ -63,7 +63,7 @@ fn a_small_disk_that_is_full_refuses_messages_and_recovers() {
     let mut taken = publish_until_full(&mut hand, 10, &said);
     // Necessary writes go on.
     wait_until("messages alone are refused", || {
-        let room = store.gates.space.room();
+        let room = store.store_status.space.room();
         if room == room::Room::Plenty {
             // A compaction has made room.
             taken.extend(publish_until_full(&mut hand, taken.last().expect("some were taken") + 1, &said));
@@ -122,11 +122,11 @@ fn a_walk_reclaims_what_a_store_can_take_in() {
         assert!(hand.ask_all(ops.collect()).iter().all(Result::is_ok));
     }
     let db = store.db.clone().expect("it is open");
-    let mut walk = keeper::Walk::default();
+    let mut walk = maintenance::SweepCursors::default();
     // The ticks of one second; the committer has as long as it wants between two of them.
     for _ in 0..10 {
-        keeper::strides(&db, &mut walk, UnixSeconds(NOW.0 + 10), &store.committer, &store.gates);
-        wait_until("the committer takes them", || store.gates.upkeep.load(Ordering::Relaxed) == 0);
+        maintenance::sweep_steps(&db, &mut walk, UnixSeconds(NOW.0 + 10), &store.committer, &store.store_status);
+        wait_until("the committer takes them", || store.store_status.upkeep.load(Ordering::Relaxed) == 0);
     }
     wait_until("17,000 inserts a second are reclaimed in a second", || db.messages.is_empty().expect("readable"));
 }
@@ -145,7 +145,7 @@ fn held_back(disk: &SmallDisk, said: &Arc<Mutex<Vec<String>>>) -> (Embedded, Pat
     let filler = disk.fill_up_to(12 << 20);
     wait_until("a compaction waits for room", || {
         a_small_table(&db);
-        store.gates.space.is_held()
+        store.store_status.space.is_held()
     });
     (store, filler)
 }
@@ -222,16 +222,16 @@ fn a_compaction_that_waits_for_its_turn_halts_no_write() {
     let mut hand = hand(&store);
     hand.register(1, 2);
     // One that copies on a slow disk.
-    store.gates.space.take_turn(0).expect("it is free");
+    store.store_status.space.take_turn(0).expect("it is free");
     let db = store.db.clone().expect("it is open");
     while db.messages.l0_table_count() < 30 {
         a_small_table(&db);
     }
-    wait_until("the keeper has looked", || store.gates.space.room() == room::Room::Nothing);
+    wait_until("the keeper has looked", || store.store_status.space.room() == room::Room::Nothing);
     let settle = |clock| StoreOp::Settle { rows: vec![RowKey::of(&big(clock))], low_water: None, durable: true };
     assert!(matches!(hand.ask(settle(10)), Err(StoreError::Full)), "it is refused, not halted");
     assert!(hand.user(uaid(1)).is_some(), "reads go on");
-    store.gates.space.give_turn();
+    store.store_status.space.give_turn();
     wait_until("the tables of level 0 become fewer", || hand.ask(settle(10)).is_ok());
     drop(db);
     store.close();
@@ -250,7 +250,7 @@ fn a_store_with_a_compaction_held_back_halts_no_write_and_can_be_closed() {
         a_small_table(&db);
     }
     drop(db);
-    wait_until("the keeper has looked", || store.gates.space.room() == room::Room::Nothing);
+    wait_until("the keeper has looked", || store.store_status.space.room() == room::Room::Nothing);
     let mut hand = hand(&store);
     hand.submit(StoreOp::Settle { rows: vec![RowKey::of(&big(10))], low_water: None, durable: true });
     let (done, closed) = bounded(1);

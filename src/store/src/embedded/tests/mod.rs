@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 
 use machine::ids::{Clock, Stamp};
 use machine::message::Message;
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::time::UnixSeconds;
 use machine::{RowKey, StoreError, StoreOp, StoreReply};
 
 use super::*;
 use crate::IDLE_SECONDS_MAX;
-use crate::laws::{Hand, NOW, chid, contact, message, register, topical, uaid, update};
+use crate::conformance::{BlockingStore, NOW, chid, contact, message, register, topical, uaid, update};
 use crate::testing::patient;
 
 pub(super) fn open(dir: &Path) -> Embedded {
     Embedded::open(dir, patient()).expect("it opens")
 }
 
-pub(super) fn hand(store: &Embedded) -> Hand {
-    Hand::new(store.port(Arc::new(|| {})))
+pub(super) fn hand(store: &Embedded) -> BlockingStore {
+    BlockingStore::new(store.port(Arc::new(|| {})))
 }
 
 fn refusal(dir: &Path) -> String {
@@ -163,7 +163,7 @@ fn deletes_give_their_space_back_in_a_full_store() {
     db.messages.rotate_memtable_and_wait().expect("writable");
     drop(db);
     store.close();
-    let options = Options { bytes_max: 1, squeeze_every: Duration::from_millis(300), ..patient() };
+    let options = Options { bytes_max: 1, compact_every: Duration::from_millis(300), ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
     let mut full = hand(&store);
     let db = store.db.clone().expect("it is open");
@@ -209,7 +209,7 @@ fn a_stalled_write_opens_the_circuit_until_it_ends() {
     hand.register(2, 2);
     hold.store(true, Ordering::Relaxed);
     let stuck = hand.submit(StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false });
-    wait_until("the circuit opens", || store.gates.circuit_open.load(Ordering::Relaxed));
+    wait_until("the circuit opens", || store.store_status.circuit_open.load(Ordering::Relaxed));
     let refused = StoreOp::Publish { message: Arc::new(message(2, 2, 11)), checked: false };
     assert!(matches!(hand.ask(refused.clone()), Err(StoreError::Transient)));
     assert!(hand.user(uaid(2)).is_some(), "reads of others go on");
@@ -268,17 +268,17 @@ fn the_walk_reclaims_expired_rows_settled_rows_and_idle_users() {
     let rows = || (db.messages.len().expect("readable"), db.topics.len().expect("readable"));
     assert_eq!(rows(), (3_002, 3));
     // The keeper's own walk uses the host's clock, which is before NOW: nothing has expired for it.
-    let mut walk = keeper::Walk::default();
+    let mut walk = maintenance::SweepCursors::default();
     let mut ticks = 0;
     wait_until("expired rows are reclaimed", || {
-        keeper::strides(&db, &mut walk, UnixSeconds(NOW.0 + 10), &store.committer, &store.gates);
+        maintenance::sweep_steps(&db, &mut walk, UnixSeconds(NOW.0 + 10), &store.committer, &store.store_status);
         ticks += 1;
         rows() == (2, 2)
     });
     hand.done(StoreOp::Touch { uaid: uaid(2), seen: UnixSeconds(NOW.0 + 50) });
     let later = UnixSeconds(NOW.0 + IDLE_SECONDS_MAX);
     wait_until("an idle user is reclaimed", || {
-        keeper::strides(&db, &mut walk, later, &store.committer, &store.gates);
+        maintenance::sweep_steps(&db, &mut walk, later, &store.committer, &store.store_status);
         hand.user(uaid(1)).is_none()
     });
     assert!(hand.user(uaid(2)).is_some());
@@ -291,7 +291,7 @@ fn the_mark_is_cleared_when_the_last_row_is_gone() {
     let store = open(dir.path());
     let mut hand = hand(&store);
     hand.register(1, 2);
-    let marked = |hand: &mut Hand| hand.user(uaid(1)).expect("it is known").may_have_messages;
+    let marked = |hand: &mut BlockingStore| hand.user(uaid(1)).expect("it is known").may_have_messages;
     assert!(!marked(&mut hand));
     hand.publish(message(1, 2, 10));
     hand.publish(topical(1, 2, 11, "tide"));

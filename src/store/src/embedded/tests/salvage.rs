@@ -253,7 +253,7 @@ fn dead_rows_stay_dead_when_nothing_names_them_any_more() {
     let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
     let mut after = hand(&store);
     assert_eq!(after.user(spread(6)), None);
-    let rows = |after: &mut Hand, n| after.clocks(spread(n)).len();
+    let rows = |after: &mut BlockingStore, n| after.clocks(spread(n)).len();
     assert_eq!((rows(&mut after, 4), rows(&mut after, 5)), (1, 0), "rows of a channel that is no more");
     let db = store.db.clone().expect("it is open");
     assert_eq!(copied.messages, db.messages.len().expect("readable") as u64);

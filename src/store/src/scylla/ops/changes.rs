@@ -3,17 +3,17 @@
 use machine::ids::Clock;
 use machine::message::Message;
 
-use super::super::client::Hand;
-use super::super::rows::{self, Place, micros};
+use super::super::client::StatementContext;
+use super::super::rows::{self, RowLocation, micros};
 use super::super::statements::Change;
 
 /// Writes a message to this place, at its clock.
-pub(in super::super) fn write(hand: &Hand<'_>, message: &Message, place: Place) -> Change {
+pub(in super::super) fn write(hand: &StatementContext<'_>, message: &Message, place: RowLocation) -> Change {
     let ttl = hand.client.ttl(message.expires());
     Change::MessagePut { place, value: rows::value(message), at: micros(message.stamp.clock), ttl }
 }
 
 /// Deletes exactly the version with this clock.
-pub(super) fn delete(place: Place, clock: Clock) -> Change {
+pub(super) fn delete(place: RowLocation, clock: Clock) -> Change {
     Change::MessageDelete { place, at: micros(clock) }
 }

@@ -24,12 +24,12 @@ pub(super) mod users;
 
 use machine::StoreOp;
 
-use super::client::Hand;
-use super::known::Known;
+use super::client::StatementContext;
 use super::port::Answer;
+use super::user_cache::UserCache;
 
 /// Does one operation.
-pub(super) async fn carry_out(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> Answer {
+pub(super) async fn carry_out(hand: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
     match op {
         StoreOp::LoadUser { uaid } => users::load(hand, known, *uaid).await,
         StoreOp::Locate { uaid, chid } => users::locate(hand, known, *uaid, *chid).await,

@@ -8,12 +8,12 @@ use machine::time::UnixSeconds;
 use machine::{Page, RowKey, StoreReply};
 use scylla::response::PagingState;
 
-use super::super::client::{Failed, Hand};
-use super::super::known::{Known, User};
+use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
 use super::super::rows::{self, micros};
 use super::super::schema::family;
 use super::super::stats::Statement;
+use super::super::user_cache::{CachedUser, UserCache};
 use super::read::{damaged, misread};
 use super::updates;
 use super::users::settled_to;
@@ -29,8 +29,8 @@ fn nothing() -> StoreReply {
 }
 
 pub(super) async fn topics(
-    hand: &Hand<'_>,
-    known: &Known,
+    hand: &StatementContext<'_>,
+    known: &UserCache,
     uaid: Uaid,
     after: Option<(Chid, Topic)>,
     limit: u16,
@@ -91,8 +91,8 @@ fn live_update(of_channel: &mut Vec<Message>, now: UnixSeconds) -> Option<Arc<Me
 }
 
 pub(super) async fn messages(
-    hand: &Hand<'_>,
-    known: &Known,
+    hand: &StatementContext<'_>,
+    known: &UserCache,
     uaid: Uaid,
     after: Stamp,
     limit: u16,
@@ -103,7 +103,7 @@ pub(super) async fn messages(
     let mut saved = Slice::new(family::SAVED, after);
     let mut plain = Slice::new(family::MESSAGE, after.max(settled));
     // The check that asks for this began with the topics, and a save since then has it look once more.
-    if after == Stamp::default() && known.change(uaid, User::take_no_saved) {
+    if after == Stamp::default() && known.change(uaid, CachedUser::take_no_saved) {
         saved.state = State::End;
     }
     tokio::try_join!(saved.fill(hand, uaid, limit, now), plain.fill(hand, uaid, limit, now))?;
@@ -111,7 +111,7 @@ pub(super) async fn messages(
     known.change(uaid, |user| {
         for message in &plain.live {
             if !saved.live.iter().any(|other| other.stamp == message.stamp) {
-                user.is_plain(message.stamp);
+                user.note_unsaved_row(message.stamp);
             }
         }
     });
@@ -148,7 +148,13 @@ impl Slice {
     }
 
     /// Reads until there is one row more than the limit, or no more.
-    async fn fill(&mut self, hand: &Hand<'_>, uaid: Uaid, limit: usize, now: UnixSeconds) -> Result<(), Failed> {
+    async fn fill(
+        &mut self,
+        hand: &StatementContext<'_>,
+        uaid: Uaid,
+        limit: usize,
+        now: UnixSeconds,
+    ) -> Result<(), Failed> {
         let (clock, origin) = (micros(self.after.clock), i64::from(self.after.origin.0));
         while self.live.len() <= limit {
             let (state, first) = match &self.state {
@@ -174,7 +180,7 @@ impl Slice {
     }
 }
 
-pub(super) async fn read(hand: &Hand<'_>, known: &Known, row: &RowKey, now: UnixSeconds) -> Answer {
+pub(super) async fn read(hand: &StatementContext<'_>, known: &UserCache, row: &RowKey, now: UnixSeconds) -> Answer {
     let found = match &row.topic {
         Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,
         Some(topic) => read_topic(hand, row, topic).await?,
@@ -185,14 +191,18 @@ pub(super) async fn read(hand: &Hand<'_>, known: &Known, row: &RowKey, now: Unix
     Ok(StoreReply::Page(Box::new(Page { messages, exhausted: true })))
 }
 
-pub(super) async fn read_topic(hand: &Hand<'_>, row: &RowKey, topic: &Topic) -> Result<Option<Message>, Failed> {
+pub(super) async fn read_topic(
+    hand: &StatementContext<'_>,
+    row: &RowKey,
+    topic: &Topic,
+) -> Result<Option<Message>, Failed> {
     let key = [&row.chid.0[..], topic.as_bytes()].concat();
     let (found, _) = hand.read(Statement::TopicRead, &(rows::uaid(&row.uaid), key), None, false).await?;
     let value = found.maybe_first_row::<(&[u8],)>().map_err(|error| misread(hand, &error))?;
     Ok(value.and_then(|(value,)| rows::message(value)))
 }
 
-async fn read_plain(hand: &Hand<'_>, known: &Known, row: &RowKey) -> Result<Option<Message>, Failed> {
+async fn read_plain(hand: &StatementContext<'_>, known: &UserCache, row: &RowKey) -> Result<Option<Message>, Failed> {
     let Some(settled) = settled_to(hand, known, row.uaid).await? else { return Ok(None) };
     let (clock, origin) = (micros(row.stamp.clock), i64::from(row.stamp.origin.0));
     let values = (rows::uaid(&row.uaid), clock, origin, &row.chid.0[..]);

@@ -3,10 +3,10 @@
 use machine::StoreError;
 use machine::ids::Uaid;
 
-use super::super::client::{Failed, Hand};
-use super::super::known::Known;
+use super::super::client::{Failed, StatementContext};
 use super::super::rows::{self, UserPart};
 use super::super::stats::{Statement, count};
+use super::super::user_cache::UserCache;
 
 impl From<Failed> for StoreError {
     fn from(_: Failed) -> StoreError {
@@ -15,7 +15,7 @@ impl From<Failed> for StoreError {
 }
 
 /// Reads the whole partition of a user and remembers what later operations need.
-pub(super) async fn read_user(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<UserPart, Failed> {
+pub(super) async fn read_user(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Result<UserPart, Failed> {
     let part = read_part(hand, Statement::UserRead, &(rows::uaid(&uaid),)).await?;
     let channels = part.channels.len();
     if part.record.is_some() {
@@ -29,7 +29,7 @@ pub(super) async fn read_user(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Res
 
 /// Reads rows of a user's partition, of which none is an unreadable record.
 pub(super) async fn read_part(
-    hand: &Hand<'_>,
+    hand: &StatementContext<'_>,
     statement: Statement,
     values: &impl scylla::serialize::row::SerializeRow,
 ) -> Result<UserPart, Failed> {
@@ -37,19 +37,19 @@ pub(super) async fn read_part(
 }
 
 /// Refuses a part with an unreadable record, and counts rows that do not parse.
-pub(super) fn sound(hand: &Hand<'_>, part: UserPart) -> Result<UserPart, Failed> {
+pub(super) fn sound(hand: &StatementContext<'_>, part: UserPart) -> Result<UserPart, Failed> {
     if part.record_unreadable {
         return Err(misread(hand, &"the record of a user cannot be read"));
     }
     if part.damaged > 0 {
-        hand.client.numbers.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
+        hand.client.stats.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
     }
     Ok(part)
 }
 
 /// Reads rows of a user's partition, also an unreadable record.
 pub(in super::super) async fn read_rows(
-    hand: &Hand<'_>,
+    hand: &StatementContext<'_>,
     statement: Statement,
     values: &impl scylla::serialize::row::SerializeRow,
 ) -> Result<UserPart, Failed> {
@@ -69,14 +69,14 @@ pub(in super::super) async fn read_rows(
 }
 
 /// Counts an answer that does not parse; logs the first one, and later ones ever more rarely.
-pub(super) fn misread(hand: &Hand<'_>, error: &dyn std::fmt::Display) -> Failed {
+pub(super) fn misread(hand: &StatementContext<'_>, error: &dyn std::fmt::Display) -> Failed {
     damaged(hand, error);
     Failed
 }
 
 /// Counts a row that does not parse; logs the first one, and later ones ever more rarely.
-pub(super) fn damaged(hand: &Hand<'_>, error: &dyn std::fmt::Display) {
-    let rows = &hand.client.numbers.others.damaged_rows;
+pub(super) fn damaged(hand: &StatementContext<'_>, error: &dyn std::fmt::Display) {
+    let rows = &hand.client.stats.others.damaged_rows;
     count(rows);
     let count = rows.load(std::sync::atomic::Ordering::Relaxed);
     if count.is_power_of_two() {

@@ -7,16 +7,21 @@ use machine::ids::{Clock, Uaid};
 use machine::message::Topic;
 use machine::{RowKey, StoreReply};
 
-use super::super::client::{Failed, Hand};
-use super::super::known::Known;
+use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
-use super::super::rows::Place;
+use super::super::rows::RowLocation;
 use super::super::schema::family;
 use super::super::stats::count;
+use super::super::user_cache::UserCache;
 use super::changes::delete;
 use super::{updates, users};
 
-pub(super) async fn settle(hand: &Hand<'_>, known: &Known, rows: &[RowKey], low_water: Option<Clock>) -> Answer {
+pub(super) async fn settle(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    rows: &[RowKey],
+    low_water: Option<Clock>,
+) -> Answer {
     let Some(first) = rows.first() else { return Ok(StoreReply::Done) };
     let uaid = first.uaid;
     let before = known.get(uaid, |user| user.low_water).flatten().unwrap_or_default();
@@ -25,15 +30,15 @@ pub(super) async fn settle(hand: &Hand<'_>, known: &Known, rows: &[RowKey], low_
     for row in rows {
         match &row.topic {
             Some(topic) if *topic == Topic::UPDATE => deletes.extend(updates::settle(hand, row).await?),
-            Some(topic) => deletes.push(delete(Place::topic(row.chid, topic, row.stamp), row.stamp.clock)),
+            Some(topic) => deletes.push(delete(RowLocation::topic(row.chid, topic, row.stamp), row.stamp.clock)),
             None => {
                 if row.stamp.clock > covered {
-                    deletes.push(delete(Place::plain(family::MESSAGE, row.stamp, row.chid), row.stamp.clock));
+                    deletes.push(delete(RowLocation::plain(family::MESSAGE, row.stamp, row.chid), row.stamp.clock));
                 } else {
-                    count(&hand.client.numbers.others.deletes_spared);
+                    count(&hand.client.stats.others.deletes_spared);
                 }
-                if !known.change(uaid, |user| user.was_plain(row.stamp)) {
-                    deletes.push(delete(Place::plain(family::SAVED, row.stamp, row.chid), row.stamp.clock));
+                if !known.change(uaid, |user| user.take_unsaved_row(row.stamp)) {
+                    deletes.push(delete(RowLocation::plain(family::SAVED, row.stamp, row.chid), row.stamp.clock));
                 }
             }
         }
@@ -45,7 +50,12 @@ pub(super) async fn settle(hand: &Hand<'_>, known: &Known, rows: &[RowKey], low_
     Ok(StoreReply::Done)
 }
 
-async fn raise(hand: &Hand<'_>, known: &Known, uaid: Uaid, low_water: Option<Clock>) -> Result<(), Failed> {
+async fn raise(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+    low_water: Option<Clock>,
+) -> Result<(), Failed> {
     let Some(low_water) = low_water else { return Ok(()) };
     hand.change(&uaid, &[users::low_water(low_water)]).await?;
     known.change(uaid, |user| user.raise(low_water));

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 
 use machine::ids::Chid;
 use machine::message::{Message, Topic};
-use machine::simple::Mode;
+use machine::simplepush::Mode;
 use machine::{StoreError, StoreReply};
 
-use super::super::client::Hand;
-use super::super::known::{Known, User};
+use super::super::client::StatementContext;
 use super::super::port::Answer;
-use super::super::rows::Place;
+use super::super::rows::RowLocation;
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::count;
+use super::super::user_cache::{CachedUser, UserCache};
 use super::changes::write;
 use super::read::read_user;
 use super::{updates, users};
@@ -22,7 +22,12 @@ use super::{updates, users};
 /// A message that is not written this long after its clock is refused: low water may pass it later.
 const WRITE_WITHIN_US: u64 = machine::limits::WRITE_SECONDS_MAX * 1_000_000;
 
-pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, checked: bool) -> Answer {
+pub(super) async fn publish(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    message: &Message,
+    checked: bool,
+) -> Answer {
     let mut low_water = known.get(message.uaid, |user| user.low_water).flatten().unwrap_or_default();
     if !checked {
         let part = users::check(hand, message.uaid, message.chid).await?;
@@ -45,13 +50,13 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
         let late = message.topic.is_none() && message.stamp.clock <= low_water;
         let family = if late { family::SAVED } else { family::MESSAGE };
         if late {
-            known.change(message.uaid, User::may_have_saved);
+            known.change(message.uaid, CachedUser::may_have_saved);
         }
         hand.change(&message.uaid, &[put(hand, message, family)]).await?;
     }
     // The host may have slept, so that its clock is right and ours is not yet.
-    if hand.client.wall.latest_us() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
-        let late = &hand.client.numbers.others.late;
+    if hand.client.process_clock.latest_us() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
+        let late = &hand.client.stats.others.late;
         count(late);
         if late.load(Ordering::Relaxed).is_power_of_two() {
             tracing::error!(limit_seconds = WRITE_WITHIN_US / 1_000_000, "message not stored in time");
@@ -61,19 +66,19 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
     Ok(StoreReply::Done)
 }
 
-pub(super) async fn save(hand: &Hand<'_>, known: &Known, messages: &[Arc<Message>]) -> Answer {
+pub(super) async fn save(hand: &StatementContext<'_>, known: &UserCache, messages: &[Arc<Message>]) -> Answer {
     let Some(first) = messages.first() else { return Ok(StoreReply::Done) };
     let uaid = first.uaid;
     let part = read_user(hand, known, uaid).await?;
     if part.record.is_none() {
         return Ok(StoreReply::Done);
     }
-    known.change(uaid, User::may_have_saved);
+    known.change(uaid, CachedUser::may_have_saved);
     let mut changes = Vec::new();
     let mut updated: Vec<Chid> = Vec::new();
     for message in messages.iter().filter(|message| part.has_channel(message.chid)) {
         if message.topic != Some(Topic::UPDATE) {
-            known.change(uaid, |user| user.was_plain(message.stamp));
+            known.change(uaid, |user| user.take_unsaved_row(message.stamp));
             changes.push(put(hand, message, family::SAVED));
         } else if !updated.contains(&message.chid) {
             updated.push(message.chid);
@@ -88,10 +93,10 @@ pub(super) async fn save(hand: &Hand<'_>, known: &Known, messages: &[Arc<Message
 }
 
 /// Writes a message to the topic it has, else to this family.
-fn put(hand: &Hand<'_>, message: &Message, family: i8) -> Change {
+fn put(hand: &StatementContext<'_>, message: &Message, family: i8) -> Change {
     let place = match &message.topic {
-        Some(topic) => Place::topic(message.chid, topic, message.stamp),
-        None => Place::plain(family, message.stamp, message.chid),
+        Some(topic) => RowLocation::topic(message.chid, topic, message.stamp),
+        None => RowLocation::plain(family, message.stamp, message.chid),
     };
     write(hand, message, place)
 }

@@ -7,9 +7,9 @@
 use machine::message::{Message, Topic, Tries};
 use machine::{RowKey, StoreReply};
 
-use super::super::client::{Failed, Hand};
+use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
-use super::super::rows::{self, Place, micros};
+use super::super::rows::{self, RowLocation, micros};
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
@@ -19,7 +19,7 @@ use super::{pages, updates};
 /// Seconds by which a row is kept longer for each delivery: more than two clocks read a moment apart differ.
 const SECONDS_EACH: i32 = 2;
 
-pub(super) async fn tried(hand: &Hand<'_>, tried: &[(RowKey, Tries)]) -> Answer {
+pub(super) async fn tried(hand: &StatementContext<'_>, tried: &[(RowKey, Tries)]) -> Answer {
     let Some((first, _)) = tried.first() else { return Ok(StoreReply::Done) };
     let mut changes = Vec::new();
     for (row, tries) in tried {
@@ -41,17 +41,17 @@ pub(super) async fn tried(hand: &Hand<'_>, tried: &[(RowKey, Tries)]) -> Answer 
 }
 
 /// Every form of this version in the store.
-async fn forms(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<(Place, Message)>, Failed> {
+async fn forms(hand: &StatementContext<'_>, row: &RowKey) -> Result<Vec<(RowLocation, Message)>, Failed> {
     let found = match &row.topic {
         Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,
         Some(topic) => pages::read_topic(hand, row, topic).await?,
         None => return plain_forms(hand, row).await,
     };
     let found = found.filter(|message| message.stamp == row.stamp);
-    Ok(found.map(|message| (Place::of(&message), message)).into_iter().collect())
+    Ok(found.map(|message| (RowLocation::of(&message), message)).into_iter().collect())
 }
 
-async fn plain_forms(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<(Place, Message)>, Failed> {
+async fn plain_forms(hand: &StatementContext<'_>, row: &RowKey) -> Result<Vec<(RowLocation, Message)>, Failed> {
     let (clock, origin) = (micros(row.stamp.clock), i64::from(row.stamp.origin.0));
     let values = (rows::uaid(&row.uaid), clock, origin, &row.chid.0[..]);
     let (found, _) = hand.read(Statement::RowRead, &values, None, false).await?;
@@ -61,7 +61,7 @@ async fn plain_forms(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<(Place, Messag
         if (of == family::SAVED || of == family::MESSAGE)
             && let Some(message) = rows::message(value)
         {
-            forms.push((Place::plain(of, row.stamp, row.chid), message));
+            forms.push((RowLocation::plain(of, row.stamp, row.chid), message));
         }
     }
     Ok(forms)

@@ -8,21 +8,21 @@ use machine::RowKey;
 use machine::ids::{Chid, Uaid};
 use machine::message::{Message, Topic};
 
-use super::super::client::{Failed, Hand};
-use super::super::rows::{self, Place};
+use super::super::client::{Failed, StatementContext};
+use super::super::rows::{self, RowLocation};
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::changes::{delete, write};
 use super::read::{damaged, misread};
 
 /// Changes that store this update; none when a row stands above it.
-pub(in super::super) async fn publish(hand: &Hand<'_>, message: &Message) -> Result<Vec<Change>, Failed> {
+pub(in super::super) async fn publish(hand: &StatementContext<'_>, message: &Message) -> Result<Vec<Change>, Failed> {
     save(hand, message.uaid, message.chid, std::iter::once(message)).await
 }
 
 /// As [`publish`] for several of one channel, in this order.
 pub(super) async fn save(
-    hand: &Hand<'_>,
+    hand: &StatementContext<'_>,
     uaid: Uaid,
     chid: Chid,
     messages: impl Iterator<Item = &Message>,
@@ -43,10 +43,10 @@ pub(super) async fn save(
 }
 
 /// Changes that settle this update: those that it replaced go with it.
-pub(super) async fn settle(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<Change>, Failed> {
+pub(super) async fn settle(hand: &StatementContext<'_>, row: &RowKey) -> Result<Vec<Change>, Failed> {
     let rows = read(hand, row.uaid, row.chid).await?;
     let counts = counts(rows.clone()).is_some_and(|held| held.stamp == row.stamp);
-    let mut changes = vec![delete(Place::topic(row.chid, &Topic::UPDATE, row.stamp), row.stamp.clock)];
+    let mut changes = vec![delete(RowLocation::topic(row.chid, &Topic::UPDATE, row.stamp), row.stamp.clock)];
     if counts {
         let others = rows.iter().filter(|other| other.stamp != row.stamp);
         changes.extend(others.map(|other| delete(place(other), other.stamp.clock)));
@@ -55,7 +55,7 @@ pub(super) async fn settle(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<Change>,
 }
 
 /// The row that counts among the rows of one channel.
-pub(super) async fn of_channel(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<Option<Message>, Failed> {
+pub(super) async fn of_channel(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<Option<Message>, Failed> {
     Ok(counts(read(hand, uaid, chid).await?))
 }
 
@@ -65,7 +65,7 @@ pub(super) fn counts(mut rows: Vec<Message>) -> Option<Message> {
     rows.into_iter().reduce(|held, next| if next.replaces(&held.held()) { next } else { held })
 }
 
-async fn read(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<Vec<Message>, Failed> {
+async fn read(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<Vec<Message>, Failed> {
     let (from, to) = rows::update_range(chid);
     let (mut messages, mut state) = (Vec::new(), None);
     loop {
@@ -84,6 +84,6 @@ async fn read(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<Vec<Message>, F
     }
 }
 
-fn place(message: &Message) -> Place {
-    Place::of(message)
+fn place(message: &Message) -> RowLocation {
+    RowLocation::of(message)
 }

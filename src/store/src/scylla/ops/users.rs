@@ -2,31 +2,31 @@
 
 use machine::ids::{Chid, Clock, Uaid};
 use machine::limits;
-use machine::simple::Contact;
+use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
 use machine::{Presence, RECORD_VERSION, StoreError, StoreOp, StoreReply};
 
-use super::super::client::{Failed, Hand};
-use super::super::known::{Known, User};
+use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
-use super::super::rows::{self, Place, UserPart, micros};
+use super::super::rows::{self, RowLocation, UserPart, micros};
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
+use super::super::user_cache::{CachedUser, UserCache};
 use super::read::{misread, read_part, read_user, sound};
 use crate::IDLE_SECONDS_MAX;
 
 /// Seconds that rows of a user live without a `Touch`.
 const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;
 
-pub(super) async fn load(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
+pub(super) async fn load(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
     let part = read_user(hand, known, uaid).await?;
     Ok(StoreReply::User(part.into_row().map(Box::new)))
 }
 
 /// One short page has all rows of most users. Of a user with more it has everything but channels, and the channel of
 /// this id is read alone.
-pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid) -> Answer {
+pub(super) async fn locate(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, chid: Chid) -> Answer {
     let mut part = UserPart::default();
     let (found, next) = hand.read(Statement::UserRead, &(rows::uaid(&uaid),), None, false).await?;
     for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
@@ -59,7 +59,7 @@ pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chi
 /// of a row is stamped later. A presence is not written again here: its timestamp is its version, and its session
 /// writes the next one. Low water is not written again either: it has lived as long as every message that it covers,
 /// and its timestamp is its value.
-pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
+pub(in super::super) async fn touch(hand: &StatementContext<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
     let (mut changes, mut known, mut state) = (Vec::new(), false, None);
     let mut newest = Clock(0);
     loop {
@@ -97,7 +97,7 @@ pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSecon
     Ok(StoreReply::Done)
 }
 
-pub(super) async fn register(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> Answer {
+pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
     let StoreOp::Register { uaid, chid, key, at, seen, contact, presence } = op else {
         unreachable!("only a register is handed over");
     };
@@ -135,10 +135,15 @@ pub(super) async fn register(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> An
 }
 
 /// The contact comes from a hello, which has no clock of its own.
-pub(super) async fn set_contact(hand: &Hand<'_>, known: &Known, uaid: Uaid, contact: &Contact) -> Answer {
+pub(super) async fn set_contact(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+    contact: &Contact,
+) -> Answer {
     let part = check(hand, uaid, Chid([0; 16])).await?;
     if part.record.is_some() {
-        let at = later(known, uaid, &part, Clock(hand.wall()));
+        let at = later(known, uaid, &part, Clock(hand.process_clock()));
         let said = put(family::CONTACT, Vec::new(), rows::contact(contact), at);
         hand.change(&uaid, &[user_clock(at), said]).await?;
     }
@@ -146,12 +151,12 @@ pub(super) async fn set_contact(hand: &Hand<'_>, known: &Known, uaid: Uaid, cont
 }
 
 /// A newer session of the same boot has a later timestamp and stays.
-pub(super) async fn set_presence(hand: &Hand<'_>, uaid: Uaid, presence: &Presence) -> Answer {
+pub(super) async fn set_presence(hand: &StatementContext<'_>, uaid: Uaid, presence: &Presence) -> Answer {
     hand.change(&uaid, &[enter(presence)]).await?;
     Ok(StoreReply::Done)
 }
 
-pub(super) async fn clear_presence(hand: &Hand<'_>, uaid: Uaid, presence: &Presence) -> Answer {
+pub(super) async fn clear_presence(hand: &StatementContext<'_>, uaid: Uaid, presence: &Presence) -> Answer {
     let at = micros(Clock(presence.connected_at));
     let key = rows::presence_key(&presence.node);
     hand.change(&uaid, &[Change::UserDelete { family: family::PRESENCE, key, at }]).await?;
@@ -159,7 +164,13 @@ pub(super) async fn clear_presence(hand: &Hand<'_>, uaid: Uaid, presence: &Prese
 }
 
 /// The channel goes before its messages: a message stored in between finds no channel.
-pub(super) async fn unregister(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid, at: Clock) -> Answer {
+pub(super) async fn unregister(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+    chid: Chid,
+    at: Clock,
+) -> Answer {
     let part = check(hand, uaid, chid).await?;
     if part.record.is_none() {
         return Ok(StoreReply::Done);
@@ -171,7 +182,7 @@ pub(super) async fn unregister(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid:
     let mut deletes = Vec::new();
     for_each_message(hand, uaid, |place, at| {
         let settled = place.family == family::MESSAGE && place.clock <= micros(part.low_water);
-        if Place::chid(&place.key) == Some(chid) && !settled {
+        if RowLocation::chid(&place.key) == Some(chid) && !settled {
             deletes.push(Change::MessageDelete { place, at });
         }
     })
@@ -181,19 +192,23 @@ pub(super) async fn unregister(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid:
 }
 
 /// Everything that is there goes with one tombstone for each table, later than all of it.
-pub(super) async fn drop(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
+pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
     let part = read_user(hand, known, uaid).await?;
     let mut highest = micros(part.highest().max(known.get(uaid, |user| user.dropped_at).unwrap_or_default()));
     for_each_message(hand, uaid, |_, at| highest = highest.max(at)).await?;
-    let at = i64::try_from(hand.wall()).unwrap_or(i64::MAX).max(highest.saturating_add(1));
+    let at = i64::try_from(hand.process_clock()).unwrap_or(i64::MAX).max(highest.saturating_add(1));
     hand.send(Statement::UserDrop, &(at, rows::uaid(&uaid))).await?;
     hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
-    known.change(uaid, |user| *user = User::dropped(Clock(at.unsigned_abs())));
+    known.change(uaid, |user| *user = CachedUser::dropped(Clock(at.unsigned_abs())));
     Ok(StoreReply::Done)
 }
 
 /// Low water of a user, as remembered, else as read; `None` when there is no such user.
-pub(super) async fn settled_to(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<Option<Clock>, Failed> {
+pub(super) async fn settled_to(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+) -> Result<Option<Clock>, Failed> {
     if let Some(low_water) = known.get(uaid, |user| user.low_water).flatten() {
         return Ok(Some(low_water));
     }
@@ -206,26 +221,30 @@ pub(super) async fn settled_to(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Re
 }
 
 /// Record, low water, user clock, contact and one channel of a user.
-pub(super) async fn check(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<UserPart, Failed> {
+pub(super) async fn check(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<UserPart, Failed> {
     read_part(hand, Statement::UserCheck, &(rows::uaid(&uaid), &chid.0[..])).await
 }
 
 /// The clock of a write on a user: that of its owner, and later than everything there is, also when the owner's clock
 /// is behind.
-fn later(known: &Known, uaid: Uaid, part: &UserPart, at: Clock) -> Clock {
+fn later(known: &UserCache, uaid: Uaid, part: &UserPart, at: Clock) -> Clock {
     let dropped_at = known.get(uaid, |user| user.dropped_at).unwrap_or_default();
     at.max(Clock(part.highest().max(dropped_at).0.saturating_add(1)))
 }
 
 /// Places and timestamps of every message of a user.
-async fn for_each_message(hand: &Hand<'_>, uaid: Uaid, mut take: impl FnMut(Place, i64)) -> Result<(), Failed> {
+async fn for_each_message(
+    hand: &StatementContext<'_>,
+    uaid: Uaid,
+    mut take: impl FnMut(RowLocation, i64),
+) -> Result<(), Failed> {
     let mut state = None;
     loop {
         let (found, next) = hand.read(Statement::KeysRead, &(rows::uaid(&uaid),), state, true).await?;
         let found = found.rows::<(i8, i64, i64, &[u8], i64)>().map_err(|error| misread(hand, &error))?;
         for row in found {
             let (family, clock, origin, key, at) = row.map_err(|error| misread(hand, &error))?;
-            take(Place { family, clock, origin, key: key.to_vec() }, at);
+            take(RowLocation { family, clock, origin, key: key.to_vec() }, at);
         }
         match next {
             Some(_) => state = next,

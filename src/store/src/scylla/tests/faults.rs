@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use machine::ids::{Clock, Stamp, StoreTicket, Uaid};
 use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
 use super::super::stats::Statement;
-use super::super::{Scylla, Surroundings};
+use super::super::{ConnectOptions, Scylla};
 use super::Apart;
 use super::proxy::Proxy;
-use crate::laws::{Hand, NOW, chid, message, register, topical, uaid};
+use crate::conformance::{BlockingStore, NOW, chid, message, register, topical, uaid};
 use crate::testing::database::{open, open_alone, open_with, shared};
 
 /// Time limit for things that must happen by themselves.
@@ -45,14 +45,14 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// User 1 with channel 2, also on a slow host.
-fn registered(hand: &mut Hand) {
+fn registered(hand: &mut BlockingStore) {
     until("it is registered", || hand.ask(register(1, 2, 1)).is_ok());
 }
 
 /// Breaks it, sees that operations are refused, and at once in the end; mends it and sees that all is as before.
 fn it_comes_back_by_itself(breaks: impl Fn(&Proxy, bool)) {
     let (proxy, store) = behind_proxy();
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     registered(&mut hand);
     let publish = || StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false };
     until("it is stored", || hand.ask(publish()).is_ok());
@@ -64,9 +64,9 @@ fn it_comes_back_by_itself(breaks: impl Fn(&Proxy, bool)) {
         let _ = hand.ask(load(1));
         store.client.breaker.is_open()
     });
-    let sent = store.client.numbers.count(Statement::UserRead);
+    let sent = store.client.stats.count(Statement::UserRead);
     assert!(hand.ask_all((0..100).map(load).collect()).iter().all(|answer| answer.is_err()));
-    assert_eq!(store.client.numbers.count(Statement::UserRead), sent, "nothing is sent while it is open");
+    assert_eq!(store.client.stats.count(Statement::UserRead), sent, "nothing is sent while it is open");
     breaks(&proxy, false);
     until("the circuit closes by itself", || hand.ask(load(1)).is_ok());
     let read = || StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 10, now: NOW };
@@ -95,12 +95,12 @@ fn a_database_that_is_gone_is_left_alone_until_it_is_back() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     registered(&mut hand);
     proxy.delay(Duration::from_millis(20));
     let answers = hand.ask_all((0..250).map(load).collect());
     assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::User(_)))), "{answers:?}");
-    let most = store.client.numbers.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
+    let most = store.client.stats.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
     assert!((2..=32).contains(&most), "{most}");
     drop(hand);
     store.close();
@@ -111,9 +111,9 @@ fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     registered(&mut hand);
-    let asked = |hand: &mut Hand| {
+    let asked = |hand: &mut BlockingStore| {
         let answers = hand.ask_all((0..250).map(load).collect());
         assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::User(_)))), "{answers:?}");
         store.client.limit.get()
@@ -126,7 +126,7 @@ fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
     until("it is asked less", || asked(&mut hand) <= 8);
     proxy.delay(Duration::ZERO);
     until("it is asked as before", || asked(&mut hand) >= AS_BEFORE);
-    let most = store.client.numbers.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
+    let most = store.client.stats.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
     assert!(most <= 32, "{most}");
     drop(hand);
     store.close();
@@ -137,14 +137,14 @@ fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn refreshes_come_last() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     registered(&mut hand);
     proxy.silent(true);
     let touches = (0..100).map(|n| hand.submit(StoreOp::Touch { uaid: uaid(n), seen: NOW }));
     let touches: Vec<StoreTicket> = touches.collect();
     let _others: Vec<StoreTicket> = (0..250).map(|n| hand.submit(load(n))).collect();
     until("the others are at the database", || {
-        store.client.numbers.others.queue.load(std::sync::atomic::Ordering::Relaxed) <= 350 - 32
+        store.client.stats.others.queue.load(std::sync::atomic::Ordering::Relaxed) <= 350 - 32
     });
     proxy.silent(false);
     let order: Vec<bool> = (0..350)
@@ -204,7 +204,7 @@ fn ten_thousand_hellos_at_once_are_all_served() {
             }
         }
     }
-    let most = store.client.numbers.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
+    let most = store.client.stats.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
     assert!(most <= 256, "{most}");
     drop(port);
     store.close();
@@ -215,12 +215,16 @@ fn ten_thousand_hellos_at_once_are_all_served() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn nodes_whose_clocks_are_three_seconds_apart_agree() {
     const NOW_US: u64 = 1_800_000_000_000_000;
-    let ahead = Scylla::connect(shared(), Surroundings { wall: Arc::new(Wall::standing(NOW_US + 3_000_000)) })
+    let ahead = Scylla::connect(
+        shared(),
+        ConnectOptions { process_clock: Arc::new(ProcessClock::standing(NOW_US + 3_000_000)) },
+    )
+    .expect("a store");
+    let behind = Scylla::connect(shared(), ConnectOptions { process_clock: Arc::new(ProcessClock::standing(NOW_US)) })
         .expect("a store");
-    let behind = Scylla::connect(shared(), Surroundings { wall: Arc::new(Wall::standing(NOW_US)) }).expect("a store");
     let first = Apart::new(&ahead);
     let second = first.beside(&behind);
-    let (mut first, mut second) = (Hand::new(Box::new(first)), Hand::new(Box::new(second)));
+    let (mut first, mut second) = (BlockingStore::new(Box::new(first)), BlockingStore::new(Box::new(second)));
     let registered = |channel: u8, at: u64| register(1, channel, at);
     first.done(registered(2, NOW_US + 3_000_000));
     second.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(NOW_US) });
@@ -242,7 +246,7 @@ fn nodes_whose_clocks_are_three_seconds_apart_agree() {
     first.done(StoreOp::SetPresence { uaid: uaid(2), presence: at(1, 3_000_000) });
     second.done(StoreOp::SetPresence { uaid: uaid(2), presence: at(2, 10) });
     first.done(StoreOp::SetPresence { uaid: uaid(2), presence: at(1, 20) });
-    let presence = |hand: &mut Hand| hand.user(uaid(2)).expect("it is known").presence;
+    let presence = |hand: &mut BlockingStore| hand.user(uaid(2)).expect("it is known").presence;
     assert_eq!(presence(&mut second), [at(1, 3_000_000), at(2, 10)]);
     second.done(StoreOp::ClearPresence { uaid: uaid(2), presence: at(1, 20) });
     assert_eq!(presence(&mut first), [at(1, 3_000_000), at(2, 10)], "a newer session of the same boot stays");
@@ -258,7 +262,7 @@ fn nodes_whose_clocks_are_three_seconds_apart_agree() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn deletes_are_exact_whatever_comes_first() {
     let store = open();
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     hand.register(1, 2);
     let settle =
         |m: &machine::message::Message| StoreOp::Settle { rows: vec![RowKey::of(m)], low_water: None, durable: true };
@@ -286,7 +290,7 @@ fn a_damaged_record_is_an_error_and_no_unknown_user() {
     let store = open();
     let apart = Apart::new(&store);
     let known = apart.uaid(uaid(1));
-    let mut hand = Hand::new(Box::new(apart));
+    let mut hand = BlockingStore::new(Box::new(apart));
     hand.register(1, 2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -313,7 +317,7 @@ fn a_damaged_record_is_an_error_and_no_unknown_user() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn reads_of_a_hot_user_are_shared() {
     let store = open();
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     let ops = std::iter::once(register(1, 2, 1)).chain((0..50).map(|_| load(1)));
     let ops = ops.chain([register(1, 3, 2)]).chain((0..50).map(|_| load(1)));
     let answers = hand.ask_all(ops.collect());
@@ -323,7 +327,7 @@ fn reads_of_a_hot_user_are_shared() {
     };
     assert!(answers[1..51].iter().all(|answer| channels(answer) == 1));
     assert!(answers[52..].iter().all(|answer| channels(answer) == 2));
-    assert!(store.client.numbers.others.coalesced.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(store.client.stats.others.coalesced.load(std::sync::atomic::Ordering::Relaxed) > 0);
     drop(hand);
     store.close();
 }
@@ -333,11 +337,11 @@ fn reads_of_a_hot_user_are_shared() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn statements_are_counted() {
     let store = open();
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     hand.register(1, 2);
-    let (numbers, all) = (Arc::clone(&store.client.numbers), super::super::stats::STATEMENTS);
-    let sent = || all.iter().map(|one| numbers.count(*one)).sum::<u64>();
-    let costs = |hand: &mut Hand, op: StoreOp| {
+    let (stats, all) = (Arc::clone(&store.client.stats), super::super::stats::STATEMENTS);
+    let sent = || all.iter().map(|one| stats.count(*one)).sum::<u64>();
+    let costs = |hand: &mut BlockingStore, op: StoreOp| {
         let before = sent();
         assert!(hand.ask(op).is_ok());
         sent() - before
@@ -395,9 +399,9 @@ fn number(number: &std::sync::atomic::AtomicU64) -> u64 {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_statement_without_an_answer_is_sent_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(16));
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     registered(&mut hand);
-    let others = &store.client.numbers.others;
+    let others = &store.client.stats.others;
     let (timeouts, retries) = (number(&others.timeouts), number(&others.retries));
     proxy.silent(true);
     hand.submit(load(1));
@@ -416,15 +420,15 @@ fn a_statement_without_an_answer_is_sent_again() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn without_a_budget_nothing_is_sent_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(2));
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     registered(&mut hand);
     while store.client.budget.spend() {}
     proxy.silent(true);
-    let sent = store.client.numbers.count(Statement::UserRead);
-    let retries = number(&store.client.numbers.others.retries);
+    let sent = store.client.stats.count(Statement::UserRead);
+    let retries = number(&store.client.stats.others.retries);
     assert!(matches!(hand.ask(load(1)), Err(StoreError::Transient)));
-    let others = &store.client.numbers.others;
-    assert_eq!(store.client.numbers.count(Statement::UserRead), sent + 1);
+    let others = &store.client.stats.others;
+    assert_eq!(store.client.stats.count(Statement::UserRead), sent + 1);
     assert_eq!((number(&others.retries) - retries, number(&others.retries_refused)), (0, 1));
     proxy.silent(false);
     until("it is read again", || hand.ask(load(1)).is_ok());
@@ -440,7 +444,7 @@ fn nodes_come_and_go_by_rows() {
     let (store, _keyspace) = open_alone();
     let nodes = store.nodes();
     let run = |boot| NodeId { url: "http://192.0.2.1:8082".into(), boot };
-    let look = || store.runtime.block_on(nodes.look("http://192.0.2.1:8082"));
+    let look = || store.runtime.block_on(nodes.read("http://192.0.2.1:8082"));
     assert_eq!(look(), None);
     // The clock of these tests stands still.
     let silent = Some(Duration::ZERO);

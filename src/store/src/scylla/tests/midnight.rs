@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Real};
 
 use machine::ids::{Chid, Clock, ConnId, ShardId, StoreTicket, Uaid};
-use machine::place::Placement;
-use machine::time::{Instant, Now, Span, UnixSeconds};
+use machine::placement::Placement;
+use machine::time::{Instant, Now, TimeSpan, UnixSeconds};
 use machine::{AgentCommand, Effect, EffectQueue, Hello, Input, MachineConfig, NodeId, ShardMachine, StoreOp};
 use shards::ports::Store;
 
@@ -64,9 +64,9 @@ impl Drill {
 
     /// Moves the time to the next timeout, `end` at the latest.
     fn pass(&mut self, end: u64) {
-        let left = Span::from_secs(end - self.now.unix().0);
+        let left = TimeSpan::from_secs(end - self.now.unix().0);
         let end = self.now.mono.after(left);
-        let due = self.machine.next_timeout().unwrap_or(end).clamp(self.now.mono.after(Span(1_000)), end);
+        let due = self.machine.next_timeout().unwrap_or(end).clamp(self.now.mono.after(TimeSpan(1_000)), end);
         self.now.unix_us += due.since(self.now.mono).micros();
         self.now.mono = due;
         self.step(Input::Timeout);
@@ -81,7 +81,7 @@ fn user(n: usize) -> Uaid {
 }
 
 fn sent(store: &Scylla) -> u64 {
-    STATEMENTS.iter().map(|one| store.client.numbers.count(*one)).sum()
+    STATEMENTS.iter().map(|one| store.client.stats.count(*one)).sum()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn midnight_passes_and_the_database_is_asked_as_before() {
     let store = open();
     let mut config = MachineConfig::new(ShardId(0), Placement::new([7; 16], 1));
     config.sessions_max = sessions as u32;
-    config.ping_interval = Span(0);
+    config.ping_interval = TimeSpan(0);
     config.node = Some(Arc::new(NodeId { url: "http://127.0.0.1:1".into(), boot: 1 }));
     let now = Now { mono: Instant(1_000_000_000), unix_us: (MIDNIGHT - AROUND) * 1_000_000 };
     let (machine, port) = (ShardMachine::new(config), Apart::new(&store));

@@ -14,9 +14,9 @@ use machine::message::Message;
 use machine::time::UnixSeconds;
 use machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use shards::ports::Store;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
-use crate::laws::NOW;
+use crate::conformance::NOW;
 
 /// Duration of an operation in the time of the laws, in microseconds.
 const STEP_US: i64 = 1_000;
@@ -29,27 +29,27 @@ const IN_FLIGHT_MAX: usize = 64;
 /// The port and the clock of its store.
 pub(super) struct Moving<P> {
     port: P,
-    wall: Arc<Wall>,
+    process_clock: Arc<ProcessClock>,
     in_flight: usize,
     waiting: VecDeque<(StoreTicket, StoreOp)>,
 }
 
 /// Returns the wall clock with which the time of a law begins.
-pub(super) fn wall() -> Arc<Wall> {
-    Arc::new(Wall::standing(START_US))
+pub(super) fn process_clock() -> Arc<ProcessClock> {
+    Arc::new(ProcessClock::standing(START_US))
 }
 
 impl<P: Store> Moving<P> {
     /// `wall` is the clock of the store that `port` leads to.
-    pub(super) fn new(port: P, wall: Arc<Wall>) -> Moving<P> {
-        Moving { port, wall, in_flight: 0, waiting: VecDeque::new() }
+    pub(super) fn new(port: P, process_clock: Arc<ProcessClock>) -> Moving<P> {
+        Moving { port, process_clock, in_flight: 0, waiting: VecDeque::new() }
     }
 
     fn forward(&mut self) {
         while self.in_flight < IN_FLIGHT_MAX
             && let Some((ticket, op)) = self.waiting.pop_front()
         {
-            self.wall.take_over(STEP_US);
+            self.process_clock.apply_step(STEP_US);
             let op = self.later(op);
             self.port.submit(ticket, op);
             self.in_flight += 1;
@@ -58,7 +58,7 @@ impl<P: Store> Moving<P> {
 
     /// Time that has passed is added to the times by which reads judge.
     fn now(&self, now: UnixSeconds) -> UnixSeconds {
-        UnixSeconds(now.0 + self.wall.unix().0 - NOW.0)
+        UnixSeconds(now.0 + self.process_clock.unix().0 - NOW.0)
     }
 
     fn later(&self, op: StoreOp) -> StoreOp {

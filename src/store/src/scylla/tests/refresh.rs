@@ -12,7 +12,7 @@ use scylla::statement::{Consistency, Statement};
 use super::super::options::Options;
 use super::super::schema::family::{CHANNEL, CONTACT, PRESENCE, RECORD, USER_CLOCK};
 use super::Apart;
-use crate::laws::{Hand, NOW, chid, message, register, uaid};
+use crate::conformance::{BlockingStore, NOW, chid, message, register, uaid};
 use crate::testing::database::{open, open_alone};
 
 /// Time limit for things that the database does by itself. Cassandra rounds the moment at which a cell expires up to a
@@ -114,11 +114,11 @@ fn presence(renewed: u64) -> Presence {
 
 /// Writes two users whose rows expire soon, and refreshes the first and its presence through the store, and the second
 /// at the timestamps it has. Returns false when the rows expired before that: the host was busy.
-fn refresh_two(bare: &Bare<'_>, hand: &mut Hand, users: [Uaid; 2], ttl: u32) -> bool {
+fn refresh_two(bare: &Bare<'_>, hand: &mut BlockingStore, users: [Uaid; 2], ttl: u32) -> bool {
     let [refreshed, rewritten] = users.map(|user| hexadecimal(&user.0));
     let record = super::super::rows::record(crate::RECORD_VERSION, NOW);
     let clock = Clock(WRITTEN_AT.unsigned_abs());
-    let contact = super::super::rows::contact(&machine::simple::Contact::default());
+    let contact = super::super::rows::contact(&machine::simplepush::Contact::default());
     let rows: [(i8, Vec<u8>, Vec<u8>); 5] = [
         (RECORD, vec![], record),
         (USER_CLOCK, vec![], super::super::rows::clock(clock)),
@@ -152,7 +152,7 @@ fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
         "ALTER TABLE KS.user WITH gc_grace_seconds = 0 AND memtable_flush_period_in_ms = 1000 AND compaction = \
          {'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}",
     );
-    let mut hand = Hand::new(store.port(std::sync::Arc::new(|| {})));
+    let mut hand = BlockingStore::new(store.port(std::sync::Arc::new(|| {})));
     let users = [5, 10, 20, 40].into_iter().zip((1..).step_by(2)).find_map(|(ttl, first)| {
         let users = [uaid(first), uaid(first + 1)];
         refresh_two(&bare, &mut hand, users, ttl).then_some(users)
@@ -179,7 +179,7 @@ fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
     store.close();
 }
 
-fn touch(hand: &mut Hand) {
+fn touch(hand: &mut BlockingStore) {
     (0..9).for_each(|_| hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW }));
 }
 
@@ -188,7 +188,7 @@ fn touch(hand: &mut Hand) {
 #[ignore = "needs Cassandra: bench/check test"]
 fn unregister_and_drop_win_over_a_refresh() {
     let store = open();
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     hand.done(register(1, 2, 100));
     hand.done(register(1, 3, 100));
     touch(&mut hand);
@@ -210,7 +210,7 @@ fn unregister_and_drop_win_over_a_refresh() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_refresh_leaves_presence_and_low_water_as_they_are() {
     let store = open();
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     hand.done(register(1, 2, 1));
     hand.done(StoreOp::SetPresence { uaid: uaid(1), presence: presence(0) });
     let settle = |m: &Message, low_water| StoreOp::Settle {

@@ -8,7 +8,7 @@ use machine::{StoreOp, StoreReply};
 use cassandra::Database;
 
 use super::Apart;
-use crate::laws::{Hand, message, uaid};
+use crate::conformance::{BlockingStore, message, uaid};
 use crate::testing::database::{make_tables, open_with, options};
 
 #[test]
@@ -19,13 +19,13 @@ fn one_of_three_nodes_is_killed_and_writes_go_on() {
     config.replication_factor = 3;
     make_tables(&config);
     let store = open_with(&config);
-    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
     (1..=20).for_each(|user| hand.register(user, 2));
     let publish = |clock: u64| StoreOp::Publish {
         message: Arc::new(message((clock % 20 + 1) as u8, 2, clock)),
         checked: clock.is_multiple_of(2),
     };
-    let stored = |hand: &mut Hand, clocks: std::ops::Range<u64>| {
+    let stored = |hand: &mut BlockingStore, clocks: std::ops::Range<u64>| {
         let answers = hand.ask_all(clocks.map(publish).collect());
         answers.iter().filter(|answer| matches!(answer, Ok(StoreReply::Done))).count()
     };

@@ -10,7 +10,7 @@ fn version(id: &str, version: &str) -> BroadcastVersion {
 
 #[test]
 fn sessions_of_the_empty_set_are_not_counted() {
-    let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
     for _ in 0..3 {
         let unknown = version(&"x".repeat(limits::BROADCAST_TEXT_BYTES_MAX + 1), "1");
         assert_eq!(broadcasts.subscribe(0, &[unknown]).0, 0);
@@ -20,7 +20,7 @@ fn sessions_of_the_empty_set_are_not_counted() {
 
 #[test]
 fn strangers_cannot_fill_the_table_of_ids() {
-    let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
     for n in 0..2 * limits::BROADCAST_IDS_AWAITED_MAX {
         let (_, delta) = broadcasts.subscribe(0, &[version(&n.to_string(), "1")]);
         assert_eq!(delta.unknown.len(), 1);
@@ -41,7 +41,7 @@ fn strangers_cannot_fill_the_table_of_ids() {
 
 #[test]
 fn what_one_client_names_is_bounded_by_number_and_length() {
-    let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
     let real: Vec<_> = (0..limits::BROADCAST_SUBSCRIPTIONS_MAX + 1).map(|n| version(&n.to_string(), "1")).collect();
     broadcasts.set(&real);
     let (mut set, long) = (0, "x".repeat(limits::BROADCAST_TEXT_BYTES_MAX));
@@ -68,7 +68,7 @@ proptest! {
     fn sets_live_as_long_as_a_session_has_them(
         ops in prop::collection::vec((0usize..5, prop::collection::vec(0usize..12, 0..4), any::<bool>()), 0..60),
     ) {
-        let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+        let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
         broadcasts.set(&(0..6).map(|n| version(&n.to_string(), "1")).collect::<Vec<_>>());
         let mut sessions: Vec<(u16, BTreeSet<usize>)> = vec![Default::default(); 5];
         for (which, ids, ends) in ops {
@@ -97,7 +97,7 @@ proptest! {
 
 #[test]
 fn a_session_is_told_each_change_once() {
-    let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
     broadcasts.push(Instant(0), &[version("a", "1")], 0);
     let (mut session, delta) = broadcasts.open(&[version("a", "1")]);
     assert_eq!((delta, broadcasts.news(&mut session)), (BroadcastDelta::default(), None));
@@ -114,7 +114,7 @@ proptest! {
     /// A push visits each session that was there when the change came, also when another change comes meanwhile.
     #[test]
     fn a_push_visits_every_session(end in 1u32..20_000, again in 0u32..40) {
-        let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+        let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
         let mut now = Instant(0);
         prop_assert!(broadcasts.push(now, &[version("a", "0")], end));
         let mut visited = BTreeSet::new();
@@ -136,7 +136,7 @@ proptest! {
 
 #[test]
 fn a_set_is_told_what_changed_since_it_looked() {
-    let mut broadcasts = Broadcasts::new(Span::from_secs(1));
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
     assert!(broadcasts.set(&[version("a", "1"), version("b", "1")]));
     assert!(!broadcasts.set(&[version("a", "1")]));
     let (set, delta) = broadcasts.subscribe(0, &[version("a", "0"), version("b", "1")]);

@@ -1,12 +1,12 @@
 //! State of each WebSocket by its slot: 8 bytes each, generation-checked.
 
-pub(in crate::shard) mod seats;
+pub(in crate::shard) mod virtual_conns;
 mod state;
 
 use crate::ids::ConnId;
 
-use seats::{Seats, is_seat};
 pub(in crate::shard) use state::ConnState;
+use virtual_conns::{VirtualConns, is_virtual};
 
 /// Slot -> state, in chunks that never move and go when they are empty.
 pub(in crate::shard) struct ConnTable {
@@ -15,7 +15,7 @@ pub(in crate::shard) struct ConnTable {
     /// Number of connections that are `Opened`.
     opened: usize,
     /// Connections by name only; no number here counts them.
-    pub seats: Seats,
+    pub virtual_conns: VirtualConns,
 }
 
 struct Chunk {
@@ -38,12 +38,12 @@ const _: () = assert!(size_of::<Entry>() == 8);
 
 impl ConnTable {
     pub fn new() -> ConnTable {
-        ConnTable { chunks: Vec::new(), len: 0, opened: 0, seats: Seats::new() }
+        ConnTable { chunks: Vec::new(), len: 0, opened: 0, virtual_conns: VirtualConns::new() }
     }
 
     pub fn get(&self, conn: ConnId) -> Option<ConnState> {
-        if is_seat(conn) {
-            return self.seats.state(conn);
+        if is_virtual(conn) {
+            return self.virtual_conns.state(conn);
         }
         let chunk = self.chunks.get(conn.slot as usize / CHUNK_SLOTS)?.as_ref()?;
         let entry = chunk.entries[conn.slot as usize % CHUNK_SLOTS];
@@ -63,8 +63,8 @@ impl ConnTable {
 
     /// Adds the connection or changes its state.
     pub fn set(&mut self, conn: ConnId, state: ConnState) {
-        if is_seat(conn) {
-            return self.seats.set(conn, state);
+        if is_virtual(conn) {
+            return self.virtual_conns.set(conn, state);
         }
         let (tag, index) = match state {
             ConnState::Opened(tick) => (0, tick & INDEX_MASK),
@@ -95,8 +95,8 @@ impl ConnTable {
     }
 
     pub fn remove(&mut self, conn: ConnId) -> Option<ConnState> {
-        if is_seat(conn) {
-            return self.seats.leave(conn);
+        if is_virtual(conn) {
+            return self.virtual_conns.leave(conn);
         }
         let state = self.get(conn)?;
         let was_opened = matches!(state, ConnState::Opened(_));

@@ -7,7 +7,7 @@ pub(in crate::shard) enum ConnState {
     Opened(u32),
     /// Its hello waits for a place among the hellos in flight.
     Waiting,
-    /// Its hello is being worked on here (index of a greeting).
+    /// Its hello is being worked on here (index of a pending hello).
     Greeting(u32),
     /// Its hello is being worked on by the owner.
     Claiming,

@@ -42,39 +42,39 @@ const ELSEWHERE: Whereabouts = Whereabouts { in_memory: false, reading: false, s
 
 fn query(n: u64, expires: u64, wait: u64) -> ReceiptQuery {
     let RowKey { uaid, chid, stamp, topic } = row(n);
-    ReceiptQuery { uaid, chid, stamp, topic, expires: UnixSeconds(expires), wait: Span::from_secs(wait) }
+    ReceiptQuery { uaid, chid, stamp, topic, expires: UnixSeconds(expires), wait: TimeSpan::from_secs(wait) }
 }
 
-fn asker(n: u32) -> Asker<ReceiptAnswer> {
-    Asker::Local(crate::ids::ConnId { slot: n, generation: 0 })
+fn reply_to(n: u32) -> ReplyTo<ReceiptAnswer> {
+    ReplyTo::Local(crate::ids::ConnId { slot: n, generation: 0 })
 }
 
 #[test]
 fn a_query_waits_for_the_end_and_is_told_it() {
     let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
     receipts.accepted(&row(1), UnixSeconds(200), &mut stats);
-    let look = receipts.query(NOW, asker(1), &query(1, 200, 9), (ELSEWHERE, true), &mut stats);
+    let look = receipts.query(NOW, reply_to(1), &query(1, 200, 9), (ELSEWHERE, true), &mut stats);
     assert_eq!((look, receipts.waiters()), (Some(Look::Waits), 1));
-    let none = receipts.query(NOW, asker(2), &query(1, 200, 0), (ELSEWHERE, true), &mut stats);
+    let none = receipts.query(NOW, reply_to(2), &query(1, 200, 0), (ELSEWHERE, true), &mut stats);
     assert_eq!(none, Some(Look::Answer(ReceiptAnswer::Pending)));
     receipts.ended(&row(1), Outcome::Delivered, &mut stats);
     assert_eq!(receipts.due(), Some(Instant(0)));
-    assert_eq!(receipts.next_ready(), Some((asker(1), ReceiptAnswer::Ended(Outcome::Delivered))));
+    assert_eq!(receipts.next_ready(), Some((reply_to(1), ReceiptAnswer::Ended(Outcome::Delivered))));
     assert_eq!((receipts.due(), stats.receipts_delivered), (None, 1));
 }
 
 #[test]
 fn what_is_not_known_is_read_and_never_called_expired() {
     let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
-    let mut look = |expires| receipts.query(NOW, asker(1), &query(1, expires, 9), (ELSEWHERE, true), &mut stats);
+    let mut look = |expires| receipts.query(NOW, reply_to(1), &query(1, expires, 9), (ELSEWHERE, true), &mut stats);
     assert_eq!((look(200), look(100)), (None, Some(Look::Answer(ReceiptAnswer::Unknown))));
     let gone = (false, ELSEWHERE, true);
     let unknown = Look::Answer(ReceiptAnswer::Unknown);
-    assert_eq!(receipts.read(NOW, asker(1), &query(1, 200, 9), gone, &mut stats), unknown);
+    assert_eq!(receipts.read(NOW, reply_to(1), &query(1, 200, 9), gone, &mut stats), unknown);
     let settling = (true, Whereabouts { settling: true, ..ELSEWHERE }, true);
-    assert_eq!(receipts.read(NOW, asker(1), &query(1, 200, 9), settling, &mut stats), unknown);
+    assert_eq!(receipts.read(NOW, reply_to(1), &query(1, 200, 9), settling, &mut stats), unknown);
     let there = (true, ELSEWHERE, true);
-    assert_eq!(receipts.read(NOW, asker(1), &query(1, 200, 9), there, &mut stats), Look::Waits);
+    assert_eq!(receipts.read(NOW, reply_to(1), &query(1, 200, 9), there, &mut stats), Look::Waits);
 }
 
 #[test]
@@ -82,12 +82,12 @@ fn a_wait_that_is_over_finds_what_expired_unless_it_may_still_be_acked() {
     for in_memory in [false, true] {
         let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
         receipts.accepted(&row(1), UnixSeconds(105), &mut stats);
-        receipts.query(NOW, asker(1), &query(1, 105, 9), (ELSEWHERE, true), &mut stats);
-        let later = Now { mono: NOW.mono.after(Span::from_secs(5)), unix_us: 105_000_000 };
+        receipts.query(NOW, reply_to(1), &query(1, 105, 9), (ELSEWHERE, true), &mut stats);
+        let later = Now { mono: NOW.mono.after(TimeSpan::from_secs(5)), unix_us: 105_000_000 };
         assert_eq!((receipts.due(), receipts.overdue(NOW.mono)), (Some(later.mono), None));
         assert_eq!(receipts.overdue(later.mono), Some(row(1)));
         receipts.waited(later, &row(1), Whereabouts { in_memory, ..ELSEWHERE }, &mut stats);
         let answer = if in_memory { ReceiptAnswer::Pending } else { ReceiptAnswer::Ended(Outcome::Expired) };
-        assert_eq!(receipts.next_ready(), Some((asker(1), answer)));
+        assert_eq!(receipts.next_ready(), Some((reply_to(1), answer)));
     }
 }

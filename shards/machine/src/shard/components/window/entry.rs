@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use crate::ids::{EmissionId, LedgerSlot};
 use crate::message::{Message, Rank, Tries, Urgency};
-use crate::time::{Instant, Span};
+use crate::time::{Instant, TimeSpan};
 
 use super::super::super::row::RowKey;
 use super::super::ledger_room::ledger_bytes;
 
 /// One unacked notification.
-pub(in crate::shard) struct Entry {
+pub(in crate::shard) struct WindowEntry {
     pub(super) row: RowKey,
     /// Of a version update; 0 for a notification.
     pub(super) version: u64,
     /// Kept while a copy may still be needed from memory: directs until they are stored, unsent rows. A row that the
     /// socket refuses later than that waits without one, and what is behind it waits too.
     pub(super) body: Option<Arc<Message>>,
-    pub(super) source: Source,
+    pub(super) source: CopyLocation,
     /// Time at which it came into the window, or its last save failed: it spills from here.
     pub(super) accepted: Instant,
     /// Time at which it was last sent: it is sent again from here.
@@ -41,7 +41,7 @@ pub(in crate::shard) struct Entry {
 
 /// Remains of a notification that left the window unacked.
 #[derive(Clone, Copy)]
-pub(super) struct Parked {
+pub(super) struct DeferredId {
     pub(super) row: RowKey,
     pub(super) version: u64,
     /// This session included.
@@ -50,7 +50,7 @@ pub(super) struct Parked {
 
 /// Location of the durable copy of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::shard) enum Source {
+pub(in crate::shard) enum CopyLocation {
     /// In the ledger log only.
     Direct(LedgerSlot),
     /// In the ledger log, and on its way to storage.
@@ -74,16 +74,16 @@ pub(in crate::shard) enum Retry {
     Resend(Arc<Message>),
     /// Its body is read first.
     Read(RowKey),
-    /// It has had its retries and leaves the window for [`Window::park`].
-    Park,
+    /// It has had its retries and leaves the window for [`Window::defer`].
+    Defer,
     /// It stays as it is: storage has no ticket, or has not taken it yet.
     Stays,
 }
 
-impl Entry {
+impl WindowEntry {
     /// A notification as it comes into the window: it waits to be sent.
-    pub fn new(message: Arc<Message>, source: Source, now: Instant) -> Entry {
-        Entry {
+    pub fn new(message: Arc<Message>, source: CopyLocation, now: Instant) -> WindowEntry {
+        WindowEntry {
             row: RowKey::of(&message),
             version: message.simple_version().unwrap_or(0),
             tries: message.tries,
@@ -109,21 +109,21 @@ impl Entry {
 
     /// Returns true if a ledger has it.
     pub fn is_direct(&self) -> bool {
-        self.source != Source::Row
+        self.source != CopyLocation::Row
     }
 
     /// Returns true if storage has it, or may have it.
     pub fn may_be_stored(&self) -> bool {
         match self.source {
-            Source::Direct(_) => self.maybe_row,
-            Source::Spilling(_) | Source::Row => true,
+            CopyLocation::Direct(_) => self.maybe_row,
+            CopyLocation::Spilling(_) | CopyLocation::Row => true,
         }
     }
 
     /// The ledger record of a direct, and its message.
     pub fn record(&self) -> Option<(LedgerSlot, &Arc<Message>)> {
         match (self.source, &self.body) {
-            (Source::Direct(slot) | Source::Spilling(slot), Some(body)) => Some((slot, body)),
+            (CopyLocation::Direct(slot) | CopyLocation::Spilling(slot), Some(body)) => Some((slot, body)),
             _ => None,
         }
     }
@@ -145,13 +145,13 @@ impl Entry {
     }
 
     /// Returns when something must be done about it: an entry that waits to be sent is due with its session's pace.
-    pub fn due(&self, spill_after: Span, retry_after: Span) -> Option<Instant> {
+    pub fn due(&self, spill_after: TimeSpan, retry_after: TimeSpan) -> Option<Instant> {
         let spill = self.accepted.after(spill_after);
         let retry = self.since.after(retry_after);
         match self.source {
-            Source::Direct(_) => Some(if self.sent { spill.min(retry) } else { spill }),
-            Source::Row if self.sent && self.body.is_some() => Some(self.since.after(BODY_KEPT).min(retry)),
-            Source::Spilling(_) | Source::Row => self.sent.then_some(retry),
+            CopyLocation::Direct(_) => Some(if self.sent { spill.min(retry) } else { spill }),
+            CopyLocation::Row if self.sent && self.body.is_some() => Some(self.since.after(BODY_KEPT).min(retry)),
+            CopyLocation::Spilling(_) | CopyLocation::Row => self.sent.then_some(retry),
         }
     }
 
@@ -162,16 +162,16 @@ impl Entry {
 
     /// Its share of [`Window::ahead_bytes`].
     pub(super) fn ahead_bytes(&self) -> u32 {
-        if self.waits() && self.source == Source::Row { self.body_bytes() } else { 0 }
+        if self.waits() && self.source == CopyLocation::Row { self.body_bytes() } else { 0 }
     }
 }
 
-impl Parked {
-    /// As [`Entry::rank`].
+impl DeferredId {
+    /// As [`WindowEntry::rank`].
     pub(super) fn rank(&self) -> Rank {
         Rank::new(self.version, self.row.stamp)
     }
 }
 
 /// Time for which the body of a sent row stays: longer than the loop needs to say `Blocked`.
-pub(in crate::shard) const BODY_KEPT: Span = Span::from_secs(1);
+pub(in crate::shard) const BODY_KEPT: TimeSpan = TimeSpan::from_secs(1);

@@ -5,7 +5,7 @@ use crate::ids::Stamp;
 use crate::message::Urgency;
 
 use super::Window;
-use super::entry::Source;
+use super::entry::CopyLocation;
 
 impl Window {
     /// Holds what is not sent and below this minimum. Returns true if anything is held.
@@ -40,7 +40,7 @@ impl Window {
     /// Names what is held, once storage has all of it: together, so that it keeps its order.
     pub fn held_rows(&self) -> Vec<Stamp> {
         let held = || self.entries.iter().filter(|entry| entry.held);
-        if held().any(|entry| entry.source != Source::Row) {
+        if held().any(|entry| entry.source != CopyLocation::Row) {
             return Vec::new();
         }
         held().map(|entry| entry.row.stamp).collect()

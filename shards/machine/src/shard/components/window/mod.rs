@@ -12,20 +12,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::{Chid, EmissionId, Stamp};
-use crate::limits::{PAGE_ROWS_MAX, PARKED_IDS_MAX, READ_AHEAD_BYTES};
+use crate::limits::{DEFERRED_IDS_MAX, PAGE_ROWS_MAX, READ_AHEAD_BYTES};
 use crate::message::{Message, Rank, Topic, Tries};
-use crate::time::{Instant, Now, Span};
+use crate::time::{Instant, Now, TimeSpan};
 
 use super::super::pace::Pace;
 use super::super::row::RowKey;
-use entry::Parked;
-pub(in crate::shard) use entry::{BODY_KEPT, Entry, Retry, Source, Spill};
+use entry::DeferredId;
+pub(in crate::shard) use entry::{BODY_KEPT, CopyLocation, Retry, Spill, WindowEntry};
 
 /// Notifications that a session has sent or will send and that have no ack.
 #[derive(Default)]
 pub(in crate::shard) struct Window {
     /// In the order they were first sent or will be; `len <= delivery.window`.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<WindowEntry>,
     /// Pace at which they may go out.
     pace: Pace,
     /// Number of them that wait to be sent; what is held does not.
@@ -35,8 +35,8 @@ pub(in crate::shard) struct Window {
     /// Bytes of those that wait and are in storage, too: what was read ahead.
     ahead_bytes: u32,
     /// Ids that left the window after the last retry and wait in storage for the next session; at most
-    /// `PARKED_IDS_MAX`.
-    parked: Vec<Parked>,
+    /// `DEFERRED_IDS_MAX`.
+    deferred: Vec<DeferredId>,
     /// Ledger bytes of the directs in the window.
     direct_bytes: u32,
     /// Bytes of the bodies that the window keeps of rows; their sum over all sessions is in `RowMemory`.
@@ -71,13 +71,13 @@ pub(in crate::shard) struct Gap {
 
 impl Window {
     /// An empty window in this buffer, whose frames have the names behind `emissions`.
-    pub fn new(buffer: VecDeque<Entry>, emissions: u32) -> Window {
+    pub fn new(buffer: VecDeque<WindowEntry>, emissions: u32) -> Window {
         assert!(buffer.is_empty(), "a buffer is emptied before it is used again");
         Window { entries: buffer, next_emission: emissions, ..Window::default() }
     }
 
     /// Takes the buffer of a window that is over.
-    pub fn into_entries(self) -> VecDeque<Entry> {
+    pub fn into_entries(self) -> VecDeque<WindowEntry> {
         self.entries
     }
 
@@ -87,9 +87,9 @@ impl Window {
         self.entries.len()
     }
 
-    /// Nothing is unacked here, in the window or parked.
+    /// Nothing is unacked here, in the window or deferred.
     pub fn is_settled(&self) -> bool {
-        self.entries.is_empty() && self.parked.is_empty()
+        self.entries.is_empty() && self.deferred.is_empty()
     }
 
     /// Returns true if an entry has this stamp.
@@ -97,9 +97,9 @@ impl Window {
         self.position(stamp).is_some()
     }
 
-    /// Returns true if a message is unacked here, in the window or parked.
+    /// Returns true if a message is unacked here, in the window or deferred.
     pub fn holds(&self, stamp: Stamp) -> bool {
-        self.contains(stamp) || self.parked.iter().any(|parked| parked.row.stamp == stamp)
+        self.contains(stamp) || self.deferred.iter().any(|deferred| deferred.row.stamp == stamp)
     }
 
     /// Returns true if a message of a higher rank than this one is unacked in its slot.
@@ -107,19 +107,19 @@ impl Window {
         let rank = message.rank();
         let same_slot = |row: &RowKey| row.chid == message.chid && row.topic == message.topic;
         self.entries.iter().any(|entry| same_slot(&entry.row) && entry.rank() > rank)
-            || self.parked.iter().any(|parked| same_slot(&parked.row) && parked.rank() > rank)
+            || self.deferred.iter().any(|deferred| same_slot(&deferred.row) && deferred.rank() > rank)
     }
 
     /// Returns true if storage has something that is unacked here.
     pub fn has_rows(&self) -> bool {
-        !self.parked.is_empty() || self.entries.iter().any(|entry| entry.source == Source::Row)
+        !self.deferred.is_empty() || self.entries.iter().any(|entry| entry.source == CopyLocation::Row)
     }
 
     /// Number of vain deliveries of each row that storage has, this session included. Directs carry theirs with them.
     pub fn tried_rows(&self) -> Vec<(RowKey, Tries)> {
-        let sent = self.entries.iter().filter(|entry| entry.source == Source::Row && entry.sent);
-        let parked = self.parked.iter().map(|parked| (parked.row, parked.tries));
-        sent.map(|entry| (entry.row, entry.tried())).chain(parked).collect()
+        let sent = self.entries.iter().filter(|entry| entry.source == CopyLocation::Row && entry.sent);
+        let deferred = self.deferred.iter().map(|deferred| (deferred.row, deferred.tries));
+        sent.map(|entry| (entry.row, entry.tried())).chain(deferred).collect()
     }
 
     /// Ledger bytes of its directs, and bytes that were read ahead.
@@ -144,12 +144,13 @@ impl Window {
 
     /// One less than the smallest clock of what is unacked: below that everything is settled.
     pub fn settled_below(&self) -> u64 {
-        let unacked = self.entries.iter().map(|entry| entry.row).chain(self.parked.iter().map(|parked| parked.row));
+        let unacked =
+            self.entries.iter().map(|entry| entry.row).chain(self.deferred.iter().map(|deferred| deferred.row));
         unacked.map(|row| row.stamp.clock.0.saturating_sub(1)).min().unwrap_or(u64::MAX)
     }
 
     /// Returns when something must be done about an entry.
-    pub fn due(&self, spill_after: Span, retry_after: Span) -> Option<Instant> {
+    pub fn due(&self, spill_after: TimeSpan, retry_after: TimeSpan) -> Option<Instant> {
         self.entries.iter().filter_map(|entry| entry.due(spill_after, retry_after)).min()
     }
 
@@ -157,7 +158,7 @@ impl Window {
         self.entries.iter().position(|entry| entry.row.stamp == stamp)
     }
 
-    fn entry(&mut self, stamp: Stamp) -> &mut Entry {
+    fn entry(&mut self, stamp: Stamp) -> &mut WindowEntry {
         // Invariant: the caller has the stamp from the window.
         let place = self.position(stamp).expect("an entry of the window has a place");
         &mut self.entries[place]
@@ -166,10 +167,10 @@ impl Window {
     // --- into the window and out of it -----------------------------------------------------------------------
 
     /// Adds a notification that waits to be sent.
-    pub fn enter(&mut self, entry: Entry) {
+    pub fn enter(&mut self, entry: WindowEntry) {
         match entry.source {
-            Source::Direct(_) | Source::Spilling(_) => self.direct_bytes += entry.body_bytes(),
-            Source::Row => self.row_bytes += entry.body_bytes(),
+            CopyLocation::Direct(_) | CopyLocation::Spilling(_) => self.direct_bytes += entry.body_bytes(),
+            CopyLocation::Row => self.row_bytes += entry.body_bytes(),
         }
         self.ahead_bytes += entry.ahead_bytes();
         self.unsent += 1;
@@ -177,7 +178,7 @@ impl Window {
     }
 
     /// Takes an entry out, keeping the sums.
-    pub fn remove(&mut self, stamp: Stamp) -> Option<Entry> {
+    pub fn remove(&mut self, stamp: Stamp) -> Option<WindowEntry> {
         let place = self.position(stamp)?;
         let entry = self.entries.remove(place)?;
         if entry.sent {
@@ -187,54 +188,54 @@ impl Window {
         self.ahead_bytes -= entry.ahead_bytes();
         self.sent_below -= u16::from(place < usize::from(self.sent_below));
         match entry.source {
-            Source::Direct(_) | Source::Spilling(_) => self.direct_bytes -= entry.body_bytes(),
-            Source::Row => self.row_bytes -= entry.body_bytes(),
+            CopyLocation::Direct(_) | CopyLocation::Spilling(_) => self.direct_bytes -= entry.body_bytes(),
+            CopyLocation::Row => self.row_bytes -= entry.body_bytes(),
         }
         Some(entry)
     }
 
     /// Keeps what is needed of an entry that left the window unacked. False when too many are kept.
-    pub fn park(&mut self, entry: &Entry) -> bool {
-        let room = self.parked.len() < PARKED_IDS_MAX;
+    pub fn defer(&mut self, entry: &WindowEntry) -> bool {
+        let room = self.deferred.len() < DEFERRED_IDS_MAX;
         if room {
-            self.parked.push(Parked { row: entry.row, version: entry.version, tries: entry.tried() });
+            self.deferred.push(DeferredId { row: entry.row, version: entry.version, tries: entry.tried() });
         }
         room
     }
 
-    /// Forgets what was parked under this stamp. False when there is none.
+    /// Forgets what was deferred under this stamp. False when there is none.
     pub fn unpark(&mut self, stamp: Stamp) -> bool {
-        let place = self.parked.iter().position(|parked| parked.row.stamp == stamp);
-        place.map(|place| self.parked.swap_remove(place)).is_some()
+        let place = self.deferred.iter().position(|deferred| deferred.row.stamp == stamp);
+        place.map(|place| self.deferred.swap_remove(place)).is_some()
     }
 
-    /// Names the older messages of a topic slot, and takes the parked ones out.
+    /// Names the older messages of a topic slot, and takes the deferred ones out.
     pub fn older(&mut self, (chid, topic, newest): (Chid, Topic, Rank)) -> (Vec<Stamp>, Vec<RowKey>) {
         let older = |row: &RowKey, rank: Rank| row.chid == chid && row.topic == Some(topic) && rank < newest;
         let entries = self.entries.iter().filter(|entry| older(&entry.row, entry.rank()));
         let stamps = entries.map(|entry| entry.row.stamp).collect();
-        let parked = self.parked.extract_if(.., |parked| older(&parked.row, parked.rank()));
-        (stamps, parked.map(|parked| parked.row).collect())
+        let deferred = self.deferred.extract_if(.., |deferred| older(&deferred.row, deferred.rank()));
+        (stamps, deferred.map(|deferred| deferred.row).collect())
     }
 
-    /// Names the updates of a channel up to a version, and takes the parked ones out.
+    /// Names the updates of a channel up to a version, and takes the deferred ones out.
     pub fn updates(&mut self, chid: Chid, version: u64) -> (Vec<Stamp>, Vec<RowKey>) {
         let ended = |row: &RowKey, of: u64| row.chid == chid && of != 0 && of <= version;
         let entries = self.entries.iter().filter(|entry| ended(&entry.row, entry.version));
         let stamps = entries.map(|entry| entry.row.stamp).collect();
-        let parked = self.parked.extract_if(.., |parked| ended(&parked.row, parked.version));
-        (stamps, parked.map(|parked| parked.row).collect())
+        let deferred = self.deferred.extract_if(.., |deferred| ended(&deferred.row, deferred.version));
+        (stamps, deferred.map(|deferred| deferred.row).collect())
     }
 
-    /// Names the messages of a channel, and forgets the parked ones: storage has dropped them.
+    /// Names the messages of a channel, and forgets the deferred ones: storage has dropped them.
     pub fn of_channel(&mut self, chid: Chid) -> Vec<Stamp> {
-        self.parked.retain(|parked| parked.row.chid != chid);
+        self.deferred.retain(|deferred| deferred.row.chid != chid);
         self.entries.iter().filter(|entry| entry.row.chid == chid).map(|entry| entry.row.stamp).collect()
     }
 
     /// Names the rows at the end of the window that wait to be sent. A direct behind them keeps them there.
     pub fn rows_at_end(&self) -> Vec<Stamp> {
-        let waits = |entry: &&Entry| entry.waits() && entry.source == Source::Row;
+        let waits = |entry: &&WindowEntry| entry.waits() && entry.source == CopyLocation::Row;
         self.entries.iter().rev().take_while(waits).map(|entry| entry.row.stamp).collect()
     }
 
@@ -261,7 +262,7 @@ impl Window {
                 Some(message) if entry.waits() && message.expired(now.unix()) => sent.expired.push(entry.row),
                 Some(message) if entry.waits() => {
                     let message = message.clone();
-                    sent.rows |= entry.source == Source::Row;
+                    sent.rows |= entry.source == CopyLocation::Row;
                     emit(message, self.send(place, now.mono));
                     sent.count += 1;
                 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::ids::{Clock, LedgerSlot, Origin, Uaid};
 use crate::message::Urgency;
-use crate::time::{Span, UnixSeconds};
+use crate::time::{TimeSpan, UnixSeconds};
 use proptest::prelude::*;
 
 fn message(clock: u64) -> Arc<Message> {
@@ -22,16 +22,16 @@ fn message(clock: u64) -> Arc<Message> {
 }
 
 fn at(ms: u64) -> Now {
-    Now { mono: Instant(10_000_000_000).after(Span::from_ms(ms)), unix_us: 2_000_000 }
+    Now { mono: Instant(10_000_000_000).after(TimeSpan::from_ms(ms)), unix_us: 2_000_000 }
 }
 
 /// Recounts every sum of the window.
 fn check(window: &Window) {
     let entries = || window.entries.iter();
     let bytes =
-        |direct: bool| entries().filter(|entry| entry.is_direct() == direct).map(Entry::body_bytes).sum::<u32>();
+        |direct: bool| entries().filter(|entry| entry.is_direct() == direct).map(WindowEntry::body_bytes).sum::<u32>();
     assert_eq!((window.direct_bytes, window.row_bytes), (bytes(true), bytes(false)));
-    assert_eq!(window.ahead_bytes, entries().map(Entry::ahead_bytes).sum::<u32>());
+    assert_eq!(window.ahead_bytes, entries().map(WindowEntry::ahead_bytes).sum::<u32>());
     assert_eq!(usize::from(window.unsent), entries().filter(|entry| entry.waits()).count());
     assert!(entries().all(|entry| !(entry.sent && entry.held)));
     assert_eq!(usize::from(window.pace.out()), entries().filter(|entry| entry.sent).count());
@@ -81,8 +81,8 @@ fn apply(window: &mut Window, act: &Act, clock: u64, ms: &mut u64) {
     let now = at(*ms);
     match act {
         Act::Enter { direct } => {
-            let source = if *direct { Source::Direct(LedgerSlot(clock as u32)) } else { Source::Row };
-            window.enter(Entry::new(message(clock), source, now.mono));
+            let source = if *direct { CopyLocation::Direct(LedgerSlot(clock as u32)) } else { CopyLocation::Row };
+            window.enter(WindowEntry::new(message(clock), source, now.mono));
         }
         Act::Send => _ = window.send_waiting(now, 16, |_, _| {}),
         Act::Unsend(place) => {
@@ -91,7 +91,7 @@ fn apply(window: &mut Window, act: &Act, clock: u64, ms: &mut u64) {
         }
         Act::Remove(place) => _ = stamp_at(window, *place).and_then(|stamp| window.remove(stamp)),
         Act::Spill { saved } => {
-            for message in window.spill(now, Span::from_secs(10), None).messages {
+            for message in window.spill(now, TimeSpan::from_secs(10), None).messages {
                 assert!(window.contains(message.stamp));
                 if *saved {
                     assert!(window.spilled(message.stamp).is_some() && window.spilled(message.stamp).is_none());
@@ -116,7 +116,7 @@ fn apply(window: &mut Window, act: &Act, clock: u64, ms: &mut u64) {
 }
 
 fn retry(window: &mut Window, stamp: Option<Stamp>, now: Now) {
-    let due = window.unacked_for(now.mono, Span::from_secs(60));
+    let due = window.unacked_for(now.mono, TimeSpan::from_secs(60));
     let Some(stamp) = stamp.filter(|stamp| due.contains(stamp)) else { return };
     match window.retry(stamp, now.mono, 9, true, Urgency::Low) {
         Retry::Resend(_) => _ = window.resend(stamp, now.mono),
@@ -124,9 +124,9 @@ fn retry(window: &mut Window, stamp: Option<Stamp>, now: Now) {
             let read = window.end_read(row.stamp).expect("it is there");
             assert!(read.sent && window.fill(stamp, message(stamp.clock.0)).is_none(), "the socket has its frame");
         }
-        Retry::Park => {
+        Retry::Defer => {
             let entry = window.remove(stamp).expect("it is there");
-            assert!(window.park(&entry) && window.holds(stamp) && !window.contains(stamp));
+            assert!(window.defer(&entry) && window.holds(stamp) && !window.contains(stamp));
         }
         Retry::Spent(_) | Retry::Stays => {}
     }
@@ -149,7 +149,7 @@ proptest! {
 fn a_row_that_the_socket_refused_late_keeps_back_what_is_behind_it() {
     let mut window = Window::default();
     for clock in 1..=2 {
-        window.enter(Entry::new(message(clock), Source::Row, at(0).mono));
+        window.enter(WindowEntry::new(message(clock), CopyLocation::Row, at(0).mono));
     }
     let mut sent = Vec::new();
     window.send_waiting(at(0), 1, |message, emission| sent.push((message.stamp.clock.0, emission)));

@@ -3,18 +3,18 @@
 use crate::ids::{Chid, EmissionId, LedgerSlot, Stamp};
 use crate::limits::RETRIES_MAX;
 use crate::message::Urgency;
-use crate::time::{Instant, Now, Span};
+use crate::time::{Instant, Now, TimeSpan};
 
 use super::Window;
-use super::entry::{Entry, Retry, Source, Spill};
+use super::entry::{CopyLocation, Retry, Spill, WindowEntry};
 
 impl Window {
     /// Takes the directs that are unacked for `wait`, and those that are held, to storage, except those of a channel
     /// that is being unregistered.
-    pub fn spill(&mut self, now: Now, wait: Span, except: Option<Chid>) -> Spill {
+    pub fn spill(&mut self, now: Now, wait: TimeSpan, except: Option<Chid>) -> Spill {
         let mut spill = Spill::default();
         for entry in &mut self.entries {
-            let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
+            let (CopyLocation::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
             if except == Some(entry.row.chid) || (!entry.held && entry.accepted.after(wait) > now.mono) {
                 continue;
             }
@@ -22,7 +22,7 @@ impl Window {
                 spill.expired.push(entry.row);
             } else {
                 spill.messages.push(body.clone());
-                entry.source = Source::Spilling(slot);
+                entry.source = CopyLocation::Spilling(slot);
             }
         }
         spill
@@ -33,9 +33,9 @@ impl Window {
     pub fn spilled(&mut self, stamp: Stamp) -> Option<(LedgerSlot, u32)> {
         let place = self.position(stamp)?;
         let entry = &mut self.entries[place];
-        let Source::Spilling(slot) = entry.source else { return None };
+        let CopyLocation::Spilling(slot) = entry.source else { return None };
         let bytes = entry.body_bytes();
-        entry.source = Source::Row;
+        entry.source = CopyLocation::Row;
         // The socket may still refuse what it was just handed: `forget_bodies` drops the body when it has not.
         self.ahead_bytes += entry.ahead_bytes();
         self.direct_bytes -= bytes;
@@ -47,9 +47,9 @@ impl Window {
     pub fn not_spilled(&mut self, stamp: Stamp, now: Instant) {
         let place = self.position(stamp);
         if let Some(entry) = place.map(|place| &mut self.entries[place])
-            && let Source::Spilling(slot) = entry.source
+            && let CopyLocation::Spilling(slot) = entry.source
         {
-            entry.source = Source::Direct(slot);
+            entry.source = CopyLocation::Direct(slot);
             entry.maybe_row = true;
             entry.accepted = now;
         }
@@ -62,9 +62,9 @@ impl Window {
     }
 
     /// Drops the bodies of rows that the socket took this long ago. Returns their bytes.
-    pub fn forget_bodies(&mut self, now: Instant, kept: Span) -> u32 {
+    pub fn forget_bodies(&mut self, now: Instant, kept: TimeSpan) -> u32 {
         let mut bytes = 0;
-        for entry in self.entries.iter_mut().filter(|entry| entry.source == Source::Row && entry.sent) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.source == CopyLocation::Row && entry.sent) {
             if entry.since.after(kept) <= now {
                 bytes += entry.body_bytes();
                 entry.body = None;
@@ -75,7 +75,7 @@ impl Window {
     }
 
     /// Names what was not acked in time, as far as the pace allows it to be sent again.
-    pub fn unacked_for(&self, now: Instant, retry_after: Span) -> Vec<Stamp> {
+    pub fn unacked_for(&self, now: Instant, retry_after: TimeSpan) -> Vec<Stamp> {
         self.entries
             .iter()
             .filter(|entry| entry.sent && !entry.reading && entry.since.after(retry_after) <= now)
@@ -103,7 +103,7 @@ impl Window {
             };
         }
         // While storage has not taken it, it stays in the window and in the ledger.
-        if entry.source == Source::Row { Retry::Park } else { Retry::Stays }
+        if entry.source == CopyLocation::Row { Retry::Defer } else { Retry::Stays }
     }
 
     /// Returns true if the pace allows one that is out to be sent again.
@@ -130,7 +130,7 @@ impl Window {
         if count == 0 {
             return;
         }
-        let mut sent: Vec<&mut Entry> = self.entries.iter_mut().filter(|entry| entry.sent).collect();
+        let mut sent: Vec<&mut WindowEntry> = self.entries.iter_mut().filter(|entry| entry.sent).collect();
         sent.sort_by_key(|entry| std::cmp::Reverse((entry.since, entry.emission.0)));
         for entry in sent.into_iter().take(count) {
             entry.sent = entry.retries > 0;

@@ -120,7 +120,7 @@ impl World {
     fn act(&mut self, act: Act) {
         // Nodes whose clocks agree: what is posted after the other's 201 is stamped later.
         self.mesh.now.unix_us += 1_000;
-        self.mesh.now.mono = self.mesh.now.mono.after(Span::from_ms(1));
+        self.mesh.now.mono = self.mesh.now.mono.after(TimeSpan::from_ms(1));
         match act {
             Act::Connect { node, seen } => self.connect(node, seen),
             Act::Disconnect => self.disconnect(),

@@ -4,7 +4,7 @@ use super::{CHANNEL, Mesh, Place, Said, Socket};
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::message::Urgency;
 use crate::shard::*;
-use crate::simple::{Mode, WakeData};
+use crate::simplepush::{Mode, WakeData};
 
 impl Mesh {
     pub fn open(&mut self, shard: usize) -> Socket {

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use crate::ids::{Chid, Claim, Clock, ConnId, EmissionId, Origin, ShardId, Stamp, StoreTicket, Uaid};
 use crate::message::{Message, Urgency};
 use crate::model::Model;
-use crate::place::Placement;
+use crate::placement::Placement;
 use crate::shard::tests::script::Script;
 use crate::shard::*;
-use crate::simple::WakeData;
-use crate::time::{Instant, Now, Span, UnixSeconds};
+use crate::simplepush::WakeData;
+use crate::time::{Instant, Now, TimeSpan, UnixSeconds};
 
 pub use effects::Said;
 pub use nodes::{Line, node_id, notify};
@@ -177,7 +177,7 @@ impl Mesh {
 
     /// One of these steps.
     pub fn pass_step(&mut self) {
-        self.now.mono = self.now.mono.after(Span::from_ms(200));
+        self.now.mono = self.now.mono.after(TimeSpan::from_ms(200));
         self.now.unix_us += 200_000;
         self.time_out();
         self.turns();
@@ -196,7 +196,7 @@ impl Mesh {
     /// The turns that a shard takes at once, each a moment after the one before, until it has nothing to do.
     pub fn turns(&mut self) {
         loop {
-            let soon = self.now.mono.after(Span(1));
+            let soon = self.now.mono.after(TimeSpan(1));
             if !self.machines.iter().any(|machine| machine.next_timeout().is_some_and(|due| due == soon)) {
                 return;
             }

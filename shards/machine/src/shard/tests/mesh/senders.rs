@@ -6,7 +6,7 @@ use super::{CHANNEL, Mesh};
 use crate::ids::{Stamp, Uaid};
 use crate::message::{Message, Topic, Urgency};
 use crate::shard::*;
-use crate::time::{Span, UnixSeconds};
+use crate::time::{TimeSpan, UnixSeconds};
 
 impl Mesh {
     /// Sends a POST to `shard`; its answer is looked up later.
@@ -53,7 +53,7 @@ impl Mesh {
     }
 
     /// Sends a receipt request for this message to `shard`; its answer is looked up later.
-    pub fn start_receipt(&mut self, shard: usize, (message, stamp): (&Message, Stamp), wait: Span) -> (usize, u32) {
+    pub fn start_receipt(&mut self, shard: usize, (message, stamp): (&Message, Stamp), wait: TimeSpan) -> (usize, u32) {
         let conn = self.conn();
         let Message { uaid, chid, topic, ttl, .. } = *message;
         let expires = UnixSeconds(stamp.clock.0 / 1_000_000 + u64::from(ttl));
@@ -69,7 +69,7 @@ impl Mesh {
 
     /// Returns the present outcome of a message.
     pub fn receipt(&mut self, shard: usize, message: (&Message, Stamp)) -> ReceiptAnswer {
-        let asked = self.start_receipt(shard, message, Span(0));
+        let asked = self.start_receipt(shard, message, TimeSpan(0));
         self.receipt_said(asked).expect("without a wait the answer comes at once")
     }
 }

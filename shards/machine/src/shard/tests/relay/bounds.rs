@@ -16,8 +16,8 @@ fn tune(config: &mut MachineConfig) {
     config.relay_members = limits::RELAY_MEMBERS_MAX as u16;
     config.sessions_max = 10_000;
     config.ledger_bytes_max = 64 << 20;
-    config.ping_interval = Span(0);
-    config.broadcast_spread = Span::from_ms(20);
+    config.ping_interval = TimeSpan(0);
+    config.broadcast_spread = TimeSpan::from_ms(20);
 }
 
 /// The messages of each member have expired by the time it is closed, and each ends with its own effect.
@@ -70,7 +70,7 @@ fn silent_relays_end_within_the_effects_of_a_step() {
     const SHARDS: u16 = 20;
     let mut mesh = Mesh::with(SHARDS, |config| {
         tune(config);
-        config.ping_interval = Span::from_secs(10);
+        config.ping_interval = TimeSpan::from_secs(10);
     });
     let relays: Vec<Socket> = (0..limits::RELAYS_MAX).map(|_| mesh.relay(0)).collect();
     for relay in &relays {

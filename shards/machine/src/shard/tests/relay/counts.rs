@@ -26,7 +26,7 @@ fn what_is_on_its_way_to_a_relay_that_ends_is_no_delivery() {
 /// Its retry is on its way: the delivery before was one.
 #[test]
 fn a_retry_that_is_on_its_way_to_a_relay_that_ends_leaves_the_delivery_before() {
-    let mut mesh = Mesh::with(2, |config| config.retry_after = Span::from_secs(2));
+    let mut mesh = Mesh::with(2, |config| config.retry_after = TimeSpan::from_secs(2));
     let member = mesh.known_user(1);
     let relay = mesh.relay(0);
     mesh.attach(relay, Some(member));

@@ -151,8 +151,8 @@ proptest! {
         prop_assert_eq!(first, accepted);
     }
 
-    /// Relays and sessions that come, go and take each other's users, with mail in any order: in the end every seat has
-    /// a member, every relay may send, and no accepted message is lost.
+    /// Relays and sessions that come, go and take each other's users, with mail in any order: in the end every virtual
+    /// connection has a member, every relay may send, and no accepted message is lost.
     #[test]
     fn seats_and_members_agree(acts in prop::collection::vec((0u8..12, 0usize..12), 1..120)) {
         let mut mesh = Mesh::with(3, |config| config.attempts_max = 0);
@@ -188,8 +188,8 @@ proptest! {
         mesh.hold_mail = false;
         mesh.pass(2);
         prop_assert!(relays.iter().all(|relay| mesh.is_ready(*relay)), "every command is answered");
-        let (seats, members) = (mesh.count(|s| s.relay_seats), mesh.count(|s| s.relay_members));
-        prop_assert_eq!(seats, members);
+        let (virtual_conns, members) = (mesh.count(|s| s.relay_seats), mesh.count(|s| s.relay_members));
+        prop_assert_eq!(virtual_conns, members);
         prop_assert!(mesh.machines.iter().all(ShardMachine::is_quiet));
         for (user, post) in posts {
             let stamp = stamp_of(mesh.answer_to(post));

@@ -9,7 +9,7 @@ mod waking;
 mod life;
 
 use super::*;
-use crate::simple::{Contact, Update};
+use crate::simplepush::{Contact, Update};
 
 fn update_on(uaid: Uaid, chid: Chid, version: u64) -> Message {
     Update { version, data: "d" }.to_message(uaid, chid, UnixSeconds(0), 3_600)

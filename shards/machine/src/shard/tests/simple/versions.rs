@@ -55,7 +55,7 @@ fn of_what_was_stored_only_the_highest_version_is_delivered() {
 #[test]
 fn a_version_that_is_not_higher_than_the_one_sent_is_accepted_and_screened_out() {
     for wait in [0, 12, 302] {
-        let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+        let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
         let uaid = mesh.simple_user(0, None);
         let socket = mesh.simple(0, Some(uaid));
         mesh.accept(0, update(uaid, 5), Disposition::Direct);
@@ -74,7 +74,7 @@ fn a_version_that_is_not_higher_than_the_one_sent_is_accepted_and_screened_out()
 #[test]
 fn a_higher_version_ends_the_lower_one_wherever_it_is() {
     for wait in [0, 12, 302] {
-        let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+        let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
         let uaid = mesh.simple_user(0, None);
         let socket = mesh.simple(0, Some(uaid));
         mesh.accept(0, update(uaid, 5), Disposition::Direct);
@@ -156,7 +156,7 @@ fn durable_keeps_only_the_newest_too() {
 
 #[test]
 fn a_channel_that_is_registered_again_has_seen_no_version() {
-    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = TimeSpan(0));
     let uaid = mesh.simple_user(0, None);
     let socket = mesh.simple(0, Some(uaid));
     mesh.accept(0, update(uaid, 9), Disposition::Direct);

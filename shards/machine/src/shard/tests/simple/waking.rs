@@ -83,8 +83,8 @@ fn a_hello_whose_address_is_not_taken_is_closed() {
 #[test]
 fn who_can_be_woken_is_ended_when_idle_and_nobody_else() {
     let mut mesh = Mesh::with(1, |config| {
-        config.wake_timeout = Span::from_secs(30);
-        config.ping_interval = Span(0);
+        config.wake_timeout = TimeSpan::from_secs(30);
+        config.ping_interval = TimeSpan(0);
     });
     let users: Vec<Uaid> = (0..3).map(|_| mesh.simple_user(0, None)).collect();
     let idle = mesh.simple_with(0, Some(users[0]), Some("a"));
@@ -108,7 +108,7 @@ fn who_can_be_woken_is_ended_when_idle_and_nobody_else() {
 
 #[test]
 fn nobody_is_told_to_stay_away_while_an_update_waits_for_its_ack() {
-    let mut mesh = Mesh::with(1, |config| config.wake_timeout = Span::from_secs(30));
+    let mut mesh = Mesh::with(1, |config| config.wake_timeout = TimeSpan::from_secs(30));
     let uaid = mesh.simple_user(0, Some("a"));
     let socket = mesh.simple_with(0, Some(uaid), Some("a"));
     mesh.accept(0, update(uaid, 1), Disposition::Direct);

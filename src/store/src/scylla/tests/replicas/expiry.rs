@@ -10,11 +10,11 @@ use machine::ids::{Clock, Uaid};
 use machine::message::Message;
 use machine::{RowKey, StoreOp};
 use scylla::statement::Consistency;
-use shards::wall::Wall;
+use shards::process_clock::ProcessClock;
 
 use super::super::refresh::{Bare, WRITTEN_AT, hexadecimal};
 use super::*;
-use crate::laws::{Hand, NOW, chid, message, register, stamp, topical, uaid};
+use crate::conformance::{BlockingStore, NOW, chid, message, register, stamp, topical, uaid};
 use crate::scylla::schema::family::{CHANNEL, MESSAGE, RECORD, USER_CLOCK};
 
 /// Wall clock of the store, in seconds since the Unix epoch.
@@ -67,8 +67,8 @@ fn put(bare: &Bare<'_>, user: Uaid, ttl: u32) {
 
 /// A row of a message that expires soon, independently of the TTL of the message.
 fn put_message(bare: &Bare<'_>, message: &Message, ttl: u32) {
-    use crate::scylla::rows::{self, Place};
-    let Place { family, clock, origin, key } = Place::plain(MESSAGE, message.stamp, message.chid);
+    use crate::scylla::rows::{self, RowLocation};
+    let RowLocation { family, clock, origin, key } = RowLocation::plain(MESSAGE, message.stamp, message.chid);
     let (user, key, value) = (hexadecimal(&message.uaid.0), hexadecimal(&key), hexadecimal(&rows::value(message)));
     bare.send(&format!(
         "UPDATE KS.message USING TIMESTAMP {clock} AND TTL {ttl} SET value = {value} WHERE uaid = {user} AND \
@@ -78,7 +78,14 @@ fn put_message(bare: &Bare<'_>, message: &Message, ttl: u32) {
 
 /// Writes the users of one replica and changes them while it is stopped. Returns false when the host was so slow that
 /// rows expired before they were refreshed.
-fn change_without(ring: &Ring, bare: &Bare<'_>, hand: &mut Hand, stopped: usize, users: &Users, ttl: u32) -> bool {
+fn change_without(
+    ring: &Ring,
+    bare: &Bare<'_>,
+    hand: &mut BlockingStore,
+    stopped: usize,
+    users: &Users,
+    ttl: u32,
+) -> bool {
     for user in [users.unregistered, users.dropped, users.messages] {
         hand.done(of(user, register(0, 2, 1)));
         hand.done(of(user, register(0, 3, 2)));
@@ -108,7 +115,7 @@ fn change_without(ring: &Ring, bare: &Bare<'_>, hand: &mut Hand, stopped: usize,
 }
 
 /// Users of one of the three replicas, as the two others return them.
-fn judge(hand: &mut Hand, users: &Users, context: &str) {
+fn judge(hand: &mut BlockingStore, users: &Users, context: &str) {
     let clocks = |clocks: Vec<u64>| clocks.iter().map(|clock| clock - WALL * 1_000_000).collect::<Vec<_>>();
     let user = hand.user(users.refreshed).unwrap_or_else(|| panic!("{context}: the refreshed user is lost"));
     assert_eq!((user.seen, user.channels), (NOW, vec![chid(2)]), "{context}");
@@ -131,9 +138,9 @@ fn expiry_and_compaction_hold_on_every_pair_of_replicas() {
     for table in ["user", "message"] {
         bare.send(&format!("ALTER TABLE KS.{table} WITH read_repair = 'NONE'"));
     }
-    let wall = Arc::new(Wall::standing(WALL * 1_000_000));
-    let store = Scylla::connect(keyspace.config(), Surroundings { wall }).expect("the store opens");
-    let mut hand = Hand::new(store.port(Arc::new(|| {})));
+    let process_clock = Arc::new(ProcessClock::standing(WALL * 1_000_000));
+    let store = Scylla::connect(keyspace.config(), ConnectOptions { process_clock }).expect("the store opens");
+    let mut hand = BlockingStore::new(store.port(Arc::new(|| {})));
     let (mut first, mut expired) = (1, Instant::now());
     let all: Vec<Users> = (0..3)
         .map(|stopped| {
@@ -161,7 +168,7 @@ fn expiry_and_compaction_hold_on_every_pair_of_replicas() {
         let _stopped = ring.stop(stopped);
         for (missed, users) in all.iter().enumerate() {
             // A port of its own remembers nothing of the writes.
-            let mut hand = Hand::new(store.port(Arc::new(|| {})));
+            let mut hand = BlockingStore::new(store.port(Arc::new(|| {})));
             judge(&mut hand, users, &format!("without replica {stopped}, writes missed by {missed}"));
         }
     }

@@ -15,7 +15,7 @@ use cassandra::Database;
 use shards::ports::Store;
 
 use super::super::options::Options;
-use super::super::{Scylla, Surroundings};
+use super::super::{ConnectOptions, Scylla};
 use super::Apart;
 use super::moving::{self, Moving};
 use crate::testing::database::{Keyspace, make_tables, open_with, options};
@@ -148,9 +148,10 @@ fn signal(process: &str, name: &str) {
 pub(crate) fn with_port(law: impl FnOnce(Box<dyn Store>)) {
     let ring = ring();
     let _shared = ring.share();
-    let wall = moving::wall();
-    let store = Scylla::connect(&ring.config, Surroundings { wall: Arc::clone(&wall) }).expect("the store opens");
-    law(Box::new(Moving::new(Apart::new(&store), wall)));
+    let process_clock = moving::process_clock();
+    let store = Scylla::connect(&ring.config, ConnectOptions { process_clock: Arc::clone(&process_clock) })
+        .expect("the store opens");
+    law(Box::new(Moving::new(Apart::new(&store), process_clock)));
     store.close();
 }
 
@@ -177,7 +178,7 @@ fn writes_of_the_laws_miss_replicas() {
     let lost = || -> u64 { ring().hosts.iter().map(|host| send(host, "lost").parse::<u64>().expect("a number")).sum() };
     let before = lost();
     with_port(|port| {
-        let mut hand = crate::laws::Hand::new(port);
+        let mut hand = crate::conformance::BlockingStore::new(port);
         (1..=20).for_each(|user| hand.register(user, 2));
     });
     assert!(lost() >= before + 20, "{before} and {}", lost());

@@ -1,0 +1,281 @@
+//! One turn after the other.
+
+use crate::mailbox::Lane;
+use crate::ports::Edge;
+use crate::ring::{Completion, Flags, SocketMove, State};
+use machine::ids::{ConnId, ShardId};
+use machine::limits;
+use machine::time::TimeSpan;
+use machine::{Effect, Event, Input, Mail};
+
+use super::input_horizon::SubmitResult;
+use super::{ControlMessage, Machine, Reactor};
+
+// Most items that one turn takes from each source, so that none starves another.
+const SOCKETS_PER_TURN: usize = 1_024;
+const MAILS_PER_LANE_AND_TURN: usize = 512;
+const STORE_REPLIES_PER_TURN: usize = 512;
+const CONTROLS_PER_TURN: usize = 16;
+const DECODES_PER_TURN: usize = 512;
+
+/// Interval at which the numbers are copied out while the shard works.
+pub(super) const PUBLISH_EVERY: TimeSpan = TimeSpan::from_secs(1);
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Runs the shard until it is told to stop.
+    pub(crate) async fn run(&mut self) {
+        self.steer_accepting();
+        while !self.stopping {
+            if !self.turn() {
+                self.park().await;
+            }
+            // Lets other tasks of this executor run when they have waited long enough.
+            glommio::yield_if_needed().await;
+        }
+        self.turn();
+        self.flush_now();
+        self.publish();
+    }
+
+    /// One turn; false when there was nothing to do.
+    pub(super) fn turn(&mut self) -> bool {
+        self.now = self.clock.now();
+        self.stats.turns += 1;
+        if self.clock.is_stopped() != self.clock_stopped {
+            self.clock_stopped = !self.clock_stopped;
+            self.inputs.push_back(Input::ClockStopped(self.clock_stopped));
+        }
+        let mut worked = self.plane.enter();
+        let (ready, more) = (self.plane.ready(), self.input_horizon.reaps() && self.plane.has_more());
+        self.input_horizon.entered(self.now.mono, SubmitResult { ready, more, connections: self.conns.open_count() });
+        while let Some(sent) = self.plane.next_sent() {
+            self.sent(sent);
+        }
+        self.drive();
+        worked |= self.begin_handshakes();
+        let mut handled = 0;
+        while handled < SOCKETS_PER_TURN
+            && let Some(completion) = self.plane.next()
+        {
+            worked = true;
+            handled += 1;
+            self.unpublished |= !matches!(completion, Completion::Woken);
+            self.complete(completion);
+            self.drive();
+        }
+        // Some completions belong to no connection: when none is left, all were handled.
+        let handled = if self.plane.has_ready() { handled } else { usize::MAX };
+        self.input_horizon.handled(handled, self.starved.len(), self.undecoded.len());
+        let mut told = self.read_controls();
+        told |= self.read_lanes();
+        told |= self.read_store();
+        told |= self.read_peers();
+        told |= self.run_timers();
+        told |= self.decode_waiting();
+        self.hand_over_senders();
+        self.unpublished |= told;
+        let starved = self.starved.len();
+        self.feed_starved();
+        self.feed_unasked();
+        self.input_horizon.fed(starved - self.starved.len());
+        self.flush();
+        self.steer_accepting();
+        if self.unpublished && self.now.mono.since(self.published) >= PUBLISH_EVERY {
+            self.publish();
+        }
+        worked || told || self.plane.has_ready()
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        match completion {
+            Completion::Accepted { listener, arming, ring, result, more } => {
+                self.accepted(listener, arming, ring, result, more);
+            }
+            Completion::Readable(done) => self.readable(done),
+            Completion::Writable(done) => self.writable(done),
+            Completion::Received { done, span, result } => self.received(done, span, result),
+            Completion::Peer { done, span, result } => self.peer_told(done, span, result),
+            Completion::ShutDown { done, result } => self.shut_down(done, result),
+            Completion::Closed { done, result } => self.closed(done, result),
+            Completion::Moved { done, result } => self.moved(done, result),
+            Completion::Arrived { claim, tls, ring, result } => self.arrived(claim, tls, ring, result),
+            Completion::Dealt { kind, ring, result } => self.dealt(kind, ring, result),
+            Completion::HandedOver { from, ring, result } => self.handed_over(from, ring, result),
+            Completion::Woken => {}
+        }
+    }
+
+    /// Tells the machine everything that happened, one input at a time, each with its effects carried out
+    /// before the next.
+    fn drive(&mut self) {
+        while let Some(input) = self.inputs.pop_front() {
+            self.effects.reserve(limits::EFFECTS_PER_INPUT_MAX);
+            self.machine.step(self.now, input, &mut self.effects);
+            while let Some(effect) = self.effects.pop_front() {
+                self.carry_out(effect);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Ready(conn) => self.ready(conn),
+            Effect::Emit(conn, event) => self.emit(conn, &event),
+            Effect::Close(conn, reason) => {
+                if let Some(entry) = self.conns.get_mut(conn) {
+                    entry.flags.clear(Flags::KNOWN);
+                }
+                self.lingering_close(conn, reason);
+            }
+            Effect::Move { conn, to, claim, hello } => self.depart(conn, SocketMove::Claimed { to, claim, hello }),
+            Effect::Feed(conn, carried) => self.feed(conn, carried),
+            Effect::Mail(to, mail) => self.post(to, mail),
+            Effect::Store(ticket, op) => self.store.submit(ticket, op),
+            Effect::Peer(ticket, op) => self.peers.submit(ticket, op),
+            Effect::LedgerAppend(slot, message) => self.ledger.append(slot, &message),
+            Effect::LedgerDead(slot) => self.ledger.dead(slot),
+            Effect::ClockFloor(clock) => self.ledger.clock_floor(clock),
+            Effect::Wake(data) => (self.wake)(data),
+            Effect::Drained => self.control.say_drained(),
+        }
+    }
+
+    /// Puts a mail into its lane and wakes a parked receiver with the next submission.
+    pub(super) fn post(&mut self, to: ShardId, mail: Mail) {
+        if self.mailbox.send(to, mail)
+            && let Some(hub) = self.mailbox.hub_of(to)
+        {
+            self.plane.bell(hub);
+        }
+    }
+
+    /// The machine is done with the last command of this connection.
+    fn ready(&mut self, conn: ConnId) {
+        let since = self.now_ms();
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.flags.clear(Flags::BUSY);
+        // A control frame between the fragments of a message does not prolong it.
+        if !entry.flags.has(Flags::PARTIAL) {
+            entry.since = since;
+        }
+        if entry.state == State::Open {
+            self.resume(conn);
+        }
+    }
+
+    /// Writes an event on a connection.
+    fn emit(&mut self, conn: ConnId, event: &Event) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.state != State::Open {
+            return;
+        }
+        if !self.may_emit(conn, event) {
+            return;
+        }
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let emission = event.emission();
+        if let Some(emission) = emission
+            && entry.flags.has(Flags::BLOCKED)
+        {
+            // Emitted before the machine heard that the socket is blocked.
+            self.stats.unsent_notifications += 1;
+            self.inputs.push_back(Input::Unsent { conn, emission });
+            return;
+        }
+        let Some(codec) = entry.codec.as_mut() else { return };
+        let out = &mut self.buffer_pool.entry(&mut entry.buffers, entry.port).out;
+        let emitted = self.edge.emit(self.now, codec, event, out.tail());
+        out.end_frame(emission);
+        if emitted == crate::ports::Emitted::Last {
+            entry.flags.set(Flags::LAST);
+        }
+        let waiting = out.len();
+        self.mark_dirty(conn);
+        if waiting > super::send::OUTBOX_BYTES_MAX {
+            self.flush_now();
+        }
+    }
+
+    fn read_controls(&mut self) -> bool {
+        for at in 0..CONTROLS_PER_TURN {
+            match self.control.receive() {
+                None => return at > 0,
+                Some(ControlMessage::Drain { rate }) => {
+                    self.accepting.end();
+                    self.inputs.push_back(Input::Drain { rate });
+                }
+                Some(ControlMessage::Broadcasts(values)) => self.inputs.push_back(Input::Broadcasts(values)),
+                Some(ControlMessage::Edge(change)) => change(&mut self.edge),
+                Some(ControlMessage::Stop) => self.stopping = true,
+            }
+            self.drive();
+        }
+        true
+    }
+
+    fn read_lanes(&mut self) -> bool {
+        let mut worked = false;
+        for lane in Lane::ALL {
+            for _ in 0..MAILS_PER_LANE_AND_TURN {
+                let Some(mail) = self.mailbox.receive(lane) else { break };
+                worked = true;
+                self.inputs.push_back(Input::Mail(mail));
+                self.drive();
+            }
+        }
+        worked
+    }
+
+    fn read_store(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..STORE_REPLIES_PER_TURN {
+            let Some((ticket, result)) = self.collected.take().or_else(|| self.store.collect()) else { break };
+            worked = true;
+            self.inputs.push_back(Input::Stored { ticket, result });
+            self.drive();
+        }
+        worked
+    }
+
+    fn read_peers(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..STORE_REPLIES_PER_TURN {
+            let Some((ticket, reply)) = self.heard.take().or_else(|| self.peers.collect()) else { break };
+            worked = true;
+            self.inputs.push_back(Input::Peer { ticket, reply });
+            self.drive();
+        }
+        worked
+    }
+
+    fn run_timers(&mut self) -> bool {
+        let mut worked = false;
+        if self.machine.next_timeout().is_some_and(|at| at <= self.now.mono) {
+            worked = true;
+            self.inputs.extend(self.input_horizon.news().map(|until| Input::HorizonAdvanced { until, late: false }));
+            self.inputs.push_back(Input::Timeout);
+            self.drive();
+        }
+        worked |= self.end_overdue_closes();
+        worked |= self.end_idle_http();
+        worked |= self.end_stuck_websockets();
+        if worked {
+            self.drive();
+        }
+        worked
+    }
+
+    fn decode_waiting(&mut self) -> bool {
+        let due = self.undecoded.len().min(DECODES_PER_TURN);
+        for _ in 0..due {
+            let Some(conn) = self.undecoded.pop_front() else { break };
+            self.decode_inbox(conn);
+            self.drive();
+        }
+        if let Some(until) = self.input_horizon.decoded(self.now.mono, due) {
+            self.inputs.push_back(Input::HorizonAdvanced { until, late: true });
+            self.drive();
+        }
+        due > 0
+    }
+}

@@ -1,0 +1,61 @@
+//! The node that a control plane serves: what the control plane calls, and what it hands out.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use machine::BroadcastVersion;
+
+/// Calls from the control plane to the node that it serves.
+pub trait Host: Send + Sync + 'static {
+    /// Tells every shard these broadcast values. Waits while a shard has too many controls unread.
+    fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>);
+
+    /// Takes note of what the shards hold. Called about once a second; it takes no time.
+    fn refresh_connection_count(&self);
+
+    fn health(&self) -> Health;
+
+    /// Reads the certificates again and shows them, all of them or none. Called on a thread of its own.
+    ///
+    /// # Errors
+    /// One sentence; then all stays what it was.
+    fn renew_certificates(&self) -> Result<(), String>;
+
+    /// Copies keys and store under this name. Takes its time; called on a thread of its own.
+    ///
+    /// # Errors
+    /// One sentence.
+    fn backup(&self, name: &str) -> Result<Backup, String>;
+}
+
+/// State of a node, as its health routes report it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    Serving,
+    /// Serving sessions, and storage takes nothing.
+    StoreDown,
+    Draining,
+}
+
+/// A finished backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backup {
+    /// The new data directory.
+    pub path: PathBuf,
+    pub users: u64,
+    /// Stored messages in it.
+    pub messages: u64,
+    /// Topic messages in it.
+    pub topics: u64,
+}
+
+/// Order to the process, from a signal or from the table of nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// SIGTERM or SIGINT: end in order, and at the second at once.
+    Stop,
+    /// SIGHUP: read the keys again.
+    Reload,
+    /// No signal: the table of nodes says that this run is over.
+    Over,
+}

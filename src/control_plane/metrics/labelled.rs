@@ -1,0 +1,86 @@
+//! Metrics with labels besides that of the shard. A board has one number for each value of a label.
+
+/// Labels of one line.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// Metrics with one label. The name of a number is that of the metric with the value of the label behind it.
+const LABELLED: [(&str, &str); 2] = [labelled("tls_alerts_sent", "alert"), labelled("tls_handshakes_failed", "reason")];
+
+/// The metric of completed handshakes and its labels, and its numbers with version and kind.
+pub(super) const HANDSHAKES: (&str, [&str; 2]) = labelled("tls_handshakes", ["version", "kind"]);
+const COMPLETED: [(&str, &str, &str); 4] = [
+    ("tls_handshakes_full_1_3", "1.3", "full"),
+    ("tls_handshakes_resumed_1_3", "1.3", "resumed"),
+    ("tls_handshakes_full_1_2", "1.2", "full"),
+    ("tls_handshakes_resumed_1_2", "1.2", "resumed"),
+];
+
+/// A metric and its labels. The rules of the repository look for its name in this call.
+const fn labelled<L: Copy>(metric: &'static str, labels: L) -> (&'static str, L) {
+    (metric, labels)
+}
+
+/// Returns the metric of a number of this shard and the labels of its line.
+pub(super) fn line(name: &'static str, shard: usize) -> (&'static str, Labels) {
+    let shard = ("shard", shard.to_string());
+    if let Some((_, version, kind)) = COMPLETED.iter().find(|(number, ..)| *number == name) {
+        let (metric, [of_version, of_kind]) = HANDSHAKES;
+        return (metric, vec![(of_version, (*version).to_owned()), (of_kind, (*kind).to_owned()), shard]);
+    }
+    for (metric, label) in LABELLED {
+        if let Some(value) = name.strip_prefix(metric).and_then(|rest| rest.strip_prefix('_')) {
+            return (metric, vec![(label, value.to_owned()), shard]);
+        }
+    }
+    (name, vec![shard])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use machine::stats::{Board, Counters as _};
+    use shards::tls::TlsStats;
+
+    use super::super::super::MetricSources;
+    use super::super::super::own::Own;
+    use super::super::{Format, Metrics};
+
+    #[test]
+    fn tls_numbers_are_one_metric_each_with_labels() {
+        let board = Arc::new(Board::new(&[TlsStats::MEANINGS]));
+        let stats = TlsStats {
+            tls_alerts_sent_bad_record_mac: 3,
+            tls_handshakes_failed_version: 2,
+            node_tls_handshakes_failed: 1,
+            tls_handshakes_full_1_3: 4,
+            tls_handshakes_resumed_1_3: 5,
+            tls_handshakes_full_1_2: 6,
+            tls_handshakes_resumed: 5,
+            tls_handshakes_tls_1_2: 6,
+            ..TlsStats::default()
+        };
+        stats.write_to(&board, 0);
+        let sources = Arc::new(MetricSources { shards: vec![board], ..MetricSources::default() });
+        let text = Metrics::new(sources, &Own::default()).encode(Format::Text).unwrap();
+        for line in [
+            "murre_tls_alerts_sent_total{alert=\"bad_record_mac\",shard=\"0\"} 3",
+            "murre_tls_alerts_sent_total{alert=\"decode_error\",shard=\"0\"} 0",
+            "murre_tls_handshakes_failed_total{reason=\"version\",shard=\"0\"} 2",
+            "murre_node_tls_handshakes_failed_total{shard=\"0\"} 1",
+            "murre_tls_handshakes_total{version=\"1.3\",kind=\"full\",shard=\"0\"} 4",
+            "murre_tls_handshakes_total{version=\"1.3\",kind=\"resumed\",shard=\"0\"} 5",
+            "murre_tls_handshakes_total{version=\"1.2\",kind=\"full\",shard=\"0\"} 6",
+            "murre_tls_handshakes_total{version=\"1.2\",kind=\"resumed\",shard=\"0\"} 0",
+            "# HELP murre_tls_handshakes_resumed_total Deprecated: use murre_tls_handshakes_total",
+            "murre_tls_handshakes_resumed_total{shard=\"0\"} 5",
+            "# HELP murre_tls_handshakes_tls_1_2_total Deprecated: use murre_tls_handshakes_total",
+            "murre_tls_handshakes_tls_1_2_total{shard=\"0\"} 6",
+        ] {
+            assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
+        }
+        for metric in ["alerts_sent", "handshakes_failed", "handshakes"] {
+            assert_eq!(text.matches(&format!("# TYPE murre_tls_{metric}_total counter\n")).count(), 1, "{text}");
+        }
+    }
+}

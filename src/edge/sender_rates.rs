@@ -1,0 +1,36 @@
+//! `endpoint.origin_rate`: rate limit of each application server. A sender is its VAPID public key; all senders without
+//! a key are one sender together.
+//!
+//! The shard that receives a request decides with its own table. A sender that spreads its connections over k shards
+//! gets up to k times the rate.
+
+use machine::ids::KeyDigest;
+use machine::time::Now;
+use machine::token_bucket::TokenBuckets;
+
+use super::PushEdge;
+use super::http::Reply;
+use protocol::webpush::errno::ApiError;
+
+/// Senders of one shard; `None` when there is no rate.
+pub(super) struct SenderRates {
+    buckets: Option<TokenBuckets<[u8; 32]>>,
+}
+
+impl SenderRates {
+    /// Lets each sender send `per_second` messages; 0 means no limit.
+    pub(super) fn new(per_second: u32) -> SenderRates {
+        SenderRates { buckets: TokenBuckets::new(per_second) }
+    }
+}
+
+impl PushEdge {
+    /// Counts a POST of the sender of this key. Returns the refusal if the sender exceeds its rate.
+    pub(super) fn take_from_sender(&mut self, now: Now, sender: Option<KeyDigest>) -> Result<(), Reply> {
+        let Some(buckets) = &mut self.senders.buckets else { return Ok(()) };
+        // In practice no digest is zero.
+        let taken = buckets.take(now.mono, sender.map_or([0; 32], |key| key.0));
+        self.stats.senders_forgotten = buckets.forgotten();
+        taken.map_err(|wait| Reply::FaultUntil(ApiError::TooManyOfSender, wait.seconds_ceil()))
+    }
+}

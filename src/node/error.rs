@@ -1,0 +1,247 @@
+//! Faults that keep a node from starting or from stopping in order: one sentence each that says what to do.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::status;
+use store::scylla::OpenError;
+
+/// Reason why there is no running node. Made on the starting thread; fatal.
+#[derive(Debug)]
+pub enum NodeError {
+    /// Something in the data directory cannot be made, read or written.
+    DataDir {
+        path: PathBuf,
+        /// "create", "write" and so on.
+        verb: &'static str,
+        error: io::Error,
+    },
+    /// Another process has the data directory.
+    InUse { path: PathBuf },
+    /// A key file that is not one.
+    Key { path: PathBuf },
+    /// A key that was configured and is not any more, and no key file to fall back to.
+    NoKey { path: PathBuf },
+    /// The key file of endpoint URLs is gone and the store has users who have such URLs.
+    LostKey { path: PathBuf },
+    /// A listen address that cannot be bound.
+    Address {
+        /// Name of the setting.
+        key: &'static str,
+        address: SocketAddr,
+        error: io::Error,
+    },
+    /// Another node answers at `node.url`.
+    UrlTaken {
+        url: String,
+        /// Description of the answer at the URL.
+        who: String,
+    },
+    /// A CPU of `shards.cores` that this process may not run on, with any affinity.
+    Core {
+        core: u32,
+        /// The CPUs that it may run on, as the kernel writes them.
+        allowed: String,
+    },
+    /// `shards.steer = cpu` with shards that share a CPU.
+    Steer {
+        /// Number of shards.
+        shards: u16,
+        /// Number of CPUs.
+        cores: usize,
+    },
+    /// io_uring is missing, forbidden or too old.
+    Kernel(String),
+    /// The store cannot be opened.
+    Store(String),
+    /// The store cannot be opened because the disk is full.
+    DiskFull(String),
+    /// The database does not answer, or cannot serve now; it may later.
+    StoreAway(String),
+    /// The database answers, and does not match the configuration.
+    StoreRefused(String),
+    /// A signal stopped the node while it waited for the database.
+    Stopped {
+        /// Messages of earlier runs that are still in the ledger logs.
+        messages: usize,
+    },
+    /// A ledger log cannot be made or read.
+    Ledger(String),
+    /// Some of what the ledgers held could not be saved to storage; the rest is saved.
+    Replay {
+        /// Number of messages that are not saved.
+        unsaved: usize,
+        /// Number of messages in all.
+        of: usize,
+        /// Cause of the first failure.
+        reason: String,
+    },
+    /// Keys or URL that the edge does not take.
+    Edge(String),
+    /// A backup or salvage that is impossible as requested.
+    Backup(&'static str),
+    /// The server that has the data directory cannot be reached for a backup.
+    NoServer {
+        data: PathBuf,
+        /// Admin address of the server.
+        address: SocketAddr,
+        error: io::Error,
+    },
+    /// The server that has the data directory made no backup, for this reason.
+    NoBackup(String),
+    /// An import or a copy of a store that cannot go on.
+    Transfer(String),
+    /// A shard does not start.
+    Shards(String),
+    /// The host refuses a thread, a runtime or a signal handler.
+    Host {
+        /// Name of the refused resource.
+        what: &'static str,
+        error: io::Error,
+    },
+}
+
+impl NodeError {
+    /// Converts the fault of a shared store that did not open.
+    pub(super) fn of_database(fault: OpenError) -> NodeError {
+        if fault.passes { NodeError::StoreAway(fault.said) } else { NodeError::StoreRefused(fault.said) }
+    }
+
+    /// Returns the exit status of a process that ends with this fault.
+    pub fn status(&self) -> u8 {
+        match self {
+            NodeError::DataDir { .. } | NodeError::InUse { .. } => status::DATA_DIR,
+            NodeError::Key { .. } | NodeError::Store(_) | NodeError::Ledger(_) => status::DAMAGED,
+            NodeError::DiskFull(_) => status::STORAGE,
+            NodeError::Address { .. } | NodeError::UrlTaken { .. } => status::ADDRESS,
+            NodeError::Backup(_) | NodeError::Transfer(_) | NodeError::NoServer { .. } | NodeError::NoBackup(_) => {
+                status::FAILED
+            }
+            NodeError::Core { .. } | NodeError::Steer { .. } | NodeError::Edge(_) | NodeError::StoreRefused(_) => {
+                status::CONFIG
+            }
+            NodeError::NoKey { .. } | NodeError::LostKey { .. } => status::CONFIG,
+            NodeError::StoreAway(_) => status::STORAGE,
+            NodeError::Stopped { messages: 0 } => status::DONE,
+            NodeError::Stopped { .. } => status::LEDGER_LEFT,
+            NodeError::Kernel(_) | NodeError::Shards(_) | NodeError::Host { .. } => status::UNAVAILABLE,
+            NodeError::Replay { .. } => status::LEDGER_LEFT,
+        }
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeError::DataDir { path, verb, error } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "cannot {verb} {path}: {error}; make data_dir writable for this user, or set another with --data-dir"
+                )
+            }
+            NodeError::InUse { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "the data directory {path} is in use by another process; stop it, or set another with --data-dir"
+                )
+            }
+            NodeError::Key { .. } | NodeError::NoKey { .. } | NodeError::LostKey { .. } => self.of_keys(f),
+            NodeError::Address { key, address, error } if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "{key}: {address} is in use by another process; stop it, or set another address")
+            }
+            NodeError::Address { key, address, error } => {
+                write!(
+                    f,
+                    "{key}: cannot listen on {address}: {error}; set an address of this host that this user may bind"
+                )
+            }
+            NodeError::UrlTaken { url, who } => write!(
+                f,
+                "cannot take {url} as node.url: {who}; stop that node, or set a node.url that leads to this node alone, \
+                 not to a load balancer"
+            ),
+            NodeError::Core { core, allowed } => {
+                write!(
+                    f,
+                    "shards.cores: this process may not run on CPU {core}: it is offline or outside the cpuset of its \
+                     control group (AllowedCPUs=, --cpuset-cpus); it may on {allowed}"
+                )
+            }
+            NodeError::Steer { shards, cores } => write!(
+                f,
+                "shards.steer = cpu requires a separate CPU for each shard, and {shards} shards share {cores}; \
+                 set shards.count to {cores} or fewer, or shards.steer to off"
+            ),
+            NodeError::Kernel(sentence)
+            | NodeError::Store(sentence)
+            | NodeError::DiskFull(sentence)
+            | NodeError::StoreAway(sentence)
+            | NodeError::StoreRefused(sentence)
+            | NodeError::Ledger(sentence)
+            | NodeError::Edge(sentence)
+            | NodeError::Transfer(sentence)
+            | NodeError::Shards(sentence) => f.write_str(sentence),
+            NodeError::Replay { unsaved, of, reason } => write!(
+                f,
+                "cannot save {unsaved} of the {of} messages that earlier runs left in the ledger: {reason}; the ledger \
+                 logs stay, mend the store (`murre maintain salvage` makes one of what is readable) and start again"
+            ),
+            NodeError::Backup(sentence) => f.write_str(sentence),
+            NodeError::Stopped { messages } => stopped(*messages, f),
+            NodeError::NoServer { data, address, error } => write!(
+                f,
+                "cannot ask the server that has {} for a backup: no answer at admin.listen = {address}: {error}; give \
+                 this command the configuration of the server (--config, MURRE_ADMIN__LISTEN), or stop the server",
+                data.display()
+            ),
+            NodeError::NoBackup(reason) => write!(f, "the server that has the data directory made no backup: {reason}"),
+            NodeError::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
+        }
+    }
+}
+
+impl NodeError {
+    /// Writes the sentences of faults with keys; nothing for other faults.
+    fn of_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeError::Key { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path} is not a key; restore it from a backup (what was made with it is lost otherwise), or remove it"
+                )
+            }
+            NodeError::NoKey { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "cannot reload keys: the setting of a key is gone and there is no key file {path}; set the key again"
+                )
+            }
+            NodeError::LostKey { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "cannot find the key {path}: the endpoint URLs of the users in the store are sealed with it; \
+                     restore it from a backup, or set endpoint.crypto_keys; to make a new key, which ends all of \
+                     these URLs, start with --new-keys"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn stopped(messages: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("stopped before the database answered")?;
+    match messages {
+        0 => f.write_str("; nothing was taken"),
+        _ => write!(f, "; {messages} messages of earlier runs stay in the ledger: start again to save them"),
+    }
+}
+
+impl std::error::Error for NodeError {}

@@ -1,0 +1,112 @@
+//! Errors of opening or using the embedded store, each as one sentence that says what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A store that cannot be opened, backed up or salvaged. Lives on the starting thread; fatal.
+#[derive(Debug)]
+pub struct StoreOpenError {
+    path: PathBuf,
+    cause: Cause,
+}
+
+#[derive(Debug)]
+pub(super) enum Cause {
+    /// Another process holds the lock.
+    InUse,
+    Io(&'static str, io::Error),
+    /// A directory with something else in it.
+    NotAStore,
+    /// Written by another version.
+    Version(String),
+    Damaged(String),
+    /// The destination of a copy is not empty.
+    NotEmpty,
+    /// The committer has ended.
+    Closed,
+}
+
+impl StoreOpenError {
+    pub(super) fn new(path: &Path, cause: Cause) -> StoreOpenError {
+        StoreOpenError { path: path.into(), cause }
+    }
+
+    pub(super) fn io(path: &Path, action: &'static str, error: io::Error) -> StoreOpenError {
+        StoreOpenError::new(path, Cause::Io(action, error))
+    }
+
+    pub(super) fn database(path: &Path, error: fjall::Error) -> StoreOpenError {
+        let cause = match error {
+            fjall::Error::Locked => Cause::InUse,
+            fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) if is_operational(&e) => {
+                Cause::Io("open", e)
+            }
+            fjall::Error::InvalidVersion(Some(version)) => Cause::Version(format!("fjall {version:?}")),
+            other => Cause::Damaged(other.to_string()),
+        };
+        StoreOpenError::new(path, cause)
+    }
+
+    /// The file or directory it is about.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn is_full(&self) -> bool {
+        matches!(&self.cause, Cause::Io(_, error) if error.kind() == io::ErrorKind::StorageFull)
+    }
+
+    pub(super) fn is_other_format(&self) -> bool {
+        matches!(self.cause, Cause::Version(_))
+    }
+
+    /// Returns true if `murre maintain salvage` can help.
+    pub fn is_damage(&self) -> bool {
+        matches!(self.cause, Cause::Damaged(_))
+    }
+}
+
+/// Errors of the host, as opposed to those that a damaged file causes.
+fn is_operational(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | StorageFull) || error.raw_os_error() == Some(24)
+}
+
+impl fmt::Display for StoreOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.cause {
+            Cause::InUse => write!(
+                f,
+                "the store {path} is in use by another murre process: stop that one, or give this one another data directory"
+            ),
+            Cause::Io(action, error) => {
+                let advice = match error.kind() {
+                    io::ErrorKind::StorageFull => ": free disk space there",
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                        ": make the data directory writable for the user that runs murre"
+                    }
+                    _ => "",
+                };
+                write!(f, "cannot {action} {path} ({error}){advice}")
+            }
+            Cause::NotAStore => write!(
+                f,
+                "the directory {path} holds files that are not a murre store: name an empty directory or the right one"
+            ),
+            Cause::Version(found) => write!(
+                f,
+                "the store file {path} is of another format ({found}): run the version of murre that wrote it"
+            ),
+            Cause::Damaged(what) => write!(
+                f,
+                "the store file {path} is damaged ({what}): `murre maintain salvage` keeps the files and restores what is readable"
+            ),
+            Cause::NotEmpty => write!(f, "the directory {path} is not empty: name a new one"),
+            Cause::Closed => write!(f, "the store {path} has been closed"),
+        }
+    }
+}
+
+impl std::error::Error for StoreOpenError {}
