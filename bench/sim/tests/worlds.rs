@@ -1,13 +1,17 @@
-//! The simulator as a gate: a thousand seeds, replay, and no empty situation.
+//! The simulator as a gate: fifteen hundred seeds, replay, and no empty situation.
 
-use sim::{Options, run, run_seed};
+use std::sync::LazyLock;
+
+use sim::{Options, Report, run, run_seed};
+
+/// The worlds of one node that two tests look at.
+static WORLDS: LazyLock<Report> = LazyLock::new(|| run(0..1_500, &Options { failures_max: 3, ..Options::default() }));
 
 #[test]
-fn a_thousand_worlds_keep_every_promise() {
-    let report = run(0..1_000, &Options { failures_max: 3, ..Options::default() });
-    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+fn fifteen_hundred_worlds_keep_every_promise() {
+    let failures: Vec<String> = WORLDS.failures.iter().map(ToString::to_string).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert_eq!(report.seeds, 1_000);
+    assert_eq!(WORLDS.seeds, 1_500);
 }
 
 #[test]
@@ -24,9 +28,8 @@ fn equal_seeds_give_equal_traces() {
 }
 
 #[test]
-fn no_interesting_situation_is_missing_from_five_hundred_worlds() {
-    let report = run(0..500, &Options::default());
-    let missing: Vec<&str> = SITUATIONS.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
+fn no_interesting_situation_is_missing_from_fifteen_hundred_worlds() {
+    let missing: Vec<&str> = SITUATIONS.iter().copied().filter(|name| WORLDS.marks.count(name) == 0).collect();
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
@@ -84,7 +87,7 @@ const OF_CLUSTERS: &[&str] = &[
     "unsure: told of a row that was settled",
 ];
 
-/// Situations that five hundred worlds must have seen.
+/// Situations that fifteen hundred worlds must have seen.
 const SITUATIONS: &[&str] = &[
     "ack: several",
     "ack: strange",

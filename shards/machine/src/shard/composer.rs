@@ -153,7 +153,7 @@ impl ShardMachine {
         self.stats.relays = self.relays.len() as u64;
         self.stats.relay_members = self.relays.members() as u64;
         self.stats.relay_seats = self.conns.virtual_conns.len() as u64;
-        self.stats.active_sessions = self.active_sessions.len() as u64;
+        self.stats.actives = self.active_sessions.len() as u64;
         self.stats.ledger_bytes = self.ledger_room.bytes();
         self.stats.row_bytes = self.row_memory.bytes();
         self.stats.ledger_records = self.ledger_room.live() as u64;

@@ -82,7 +82,7 @@ impl ShardMachine {
     }
 
     fn depart(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, messages: Vec<Unsaved>, unregistering: Option<Chid>) {
-        self.stats.pending_saves += 1;
+        self.stats.departures += 1;
         self.pending_saves.add(uaid, messages, unregistering);
         self.save_departure(cx, uaid);
     }

@@ -14,7 +14,7 @@ fn a_live_session_gets_it_direct_and_the_ledger_holds_it_until_the_ack() {
     mesh.ack(socket, stamp);
     assert!(mesh.ledger.is_empty());
     assert_eq!(mesh.store.seen.len(), operations, "a direct costs storage nothing");
-    assert_eq!(mesh.machines[1].stats().active_sessions, 0);
+    assert_eq!(mesh.machines[1].stats().actives, 0);
     assert_eq!(mesh.machines[1].active_sessions.deadlines(), 0, "nobody is woken for what was acked");
 }
 
@@ -28,9 +28,9 @@ fn deadlines_of_what_was_acked_go_although_one_in_front_stands() {
         let stamp = mesh.accept(0, message(quick), Disposition::Direct);
         mesh.ack(socket, stamp);
     }
-    assert_eq!((mesh.machines[0].stats().active_sessions, mesh.machines[0].active_sessions.deadlines()), (1, 6));
+    assert_eq!((mesh.machines[0].stats().actives, mesh.machines[0].active_sessions.deadlines()), (1, 6));
     mesh.ack(slow_socket, waits);
-    assert_eq!((mesh.machines[0].stats().active_sessions, mesh.machines[0].active_sessions.deadlines()), (0, 0));
+    assert_eq!((mesh.machines[0].stats().actives, mesh.machines[0].active_sessions.deadlines()), (0, 0));
     let last = mesh.accept(0, message(quick), Disposition::Direct);
     mesh.pass(9);
     assert_eq!(mesh.machines[0].stats().spills, 0);

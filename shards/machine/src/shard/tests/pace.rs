@@ -91,7 +91,7 @@ fn one_that_acks_every_half_minute_gets_each_burst_within_seconds() {
         }
         assert!(mesh.store.rows_of(uaid).is_empty() && mesh.ledger.is_empty());
     }
-    assert_eq!(mesh.machines[0].stats().active_sessions, 0, "what it costs it costs while something is under way");
+    assert_eq!(mesh.machines[0].stats().actives, 0, "what it costs it costs while something is under way");
 }
 
 #[test]
