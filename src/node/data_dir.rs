@@ -328,7 +328,7 @@ mod tests {
         assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
         let said = data.known_keys(&config(&[])).unwrap_err().to_string();
         let path = dir.path().join("keys/crypto");
-        assert!(said.contains(&format!("there is no {}; set the key again", path.display())), "{said}");
+        assert!(said.contains(&format!("there is no key file {}; set the key again", path.display())), "{said}");
         assert!(!path.exists());
         fs::remove_file(dir.path().join("keys/tickets")).unwrap();
         let renewed = data.known_keys(&configured).unwrap();
