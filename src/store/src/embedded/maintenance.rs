@@ -29,6 +29,8 @@ use crate::idle;
 
 /// Time between two looks of the keeper.
 const TICK: Duration = Duration::from_millis(100);
+/// Longest wait for a running compaction at the end of the store.
+const COMPACTION_END_MAX: Duration = Duration::from_secs(10);
 /// Ticks between two measurements of the store.
 const TICKS_PER_MEASURE: u64 = 10;
 /// Rows of each keyspace that one sweep step looks at: about a millisecond.
@@ -141,10 +143,19 @@ impl Compactor {
         self.last = Some(Instant::now());
     }
 
+    /// Waits for the compaction that runs, for a bounded time: on a disk that was full, the database can wait for the
+    /// flush of a table that it has given up. What is left behind ends with the process, and loses nothing.
     fn wait(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let begin = Instant::now();
+        while !thread.is_finished() {
+            if begin.elapsed() >= COMPACTION_END_MAX {
+                tracing::warn!("compaction not ended in time; it ends with the process");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
+        let _ = thread.join();
     }
 }
 
