@@ -1,4 +1,4 @@
-//! How a user agent is reached, and SimplePush vocabulary (PROTOCOL.md 1.12): a version update as a message.
+//! Contact of a user agent, and SimplePush vocabulary (PROTOCOL.md 1.12): a version update as a message.
 //!
 //! An update is a [`Message`] in the one topic slot that no app server can name, so that ledgers and stores carry it
 //! like any other and keep one per channel. Its payload is the version (8 bytes, big-endian), then the data.

@@ -300,7 +300,7 @@ fn refusals_by_a_rule_are_counted_with_the_network_of_the_caller() {
     }
 }
 
-/// A refused request whose body is awaited has its own caller, whoever else the proxy brings meanwhile.
+/// A refused request whose body is awaited has its own caller, also when the proxy brings other callers meanwhile.
 #[test]
 fn refusals_of_two_callers_of_a_proxy_are_told_apart() {
     run(|| {

@@ -1,5 +1,5 @@
-//! What the tests of this crate and of those above it need: sample rows, whole
-//! users, a table of nodes, a small disk, a real database.
+//! Helpers for the tests of this crate and of those above it: sample rows, whole users, a table of nodes, a small
+//! disk, a real database.
 
 pub mod sample;
 

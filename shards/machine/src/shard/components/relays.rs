@@ -137,7 +137,8 @@ impl Relays {
         self.ending.push_back(VirtualConnId { relay, number: 0 });
     }
 
-    /// Where the walk over the virtual connections of an ended relay goes on; `go_on_ending` puts it back.
+    /// Takes the place where the walk over the virtual connections of an ended relay goes on; `go_on_ending` puts it
+    /// back.
     pub fn next_ending(&mut self) -> Option<VirtualConnId> {
         self.ending.pop_front()
     }
@@ -150,8 +151,8 @@ impl Relays {
         self.waking.push_back((VirtualConnId { relay, number: 0 }, wakes));
     }
 
-    /// Where the walk over the virtual connections of a relay that takes bytes again goes on; `go_on_waking` puts it
-    /// back.
+    /// Takes the place where the walk over the virtual connections of a relay that takes bytes again goes on;
+    /// `go_on_waking` puts it back.
     pub fn next_waking(&mut self) -> Option<(VirtualConnId, u64)> {
         self.waking.pop_front()
     }
@@ -228,7 +229,7 @@ struct Member {
     refused: Option<(u64, u64)>,
 }
 
-/// What a member leaves behind.
+/// Leftovers of a member that ended.
 pub(in crate::shard) struct Detached {
     pub conn: ConnId,
     pub owner: ShardId,
@@ -238,7 +239,7 @@ pub(in crate::shard) struct Detached {
     pub awaited: bool,
 }
 
-/// What a visit for pings finds.
+/// Result of a visit for pings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Visit {
     Nothing,
