@@ -117,7 +117,7 @@ impl ShardTls {
             }
         }
         let mut at = 0;
-        loop {
+        for _ in 0..STEP_RECORDS_MAX {
             let Some(header) = Header::read(&bytes[at..]) else { return more(0, at) };
             let end = at + HEADER_LEN + header.len;
             if header.len > CIPHERTEXT_MAX {
@@ -143,6 +143,7 @@ impl ShardTls {
                 }
             }
         }
+        Received { plain: 0, consumed: at, next: Next::Again }
     }
 
     /// The client's Finished came, in the record before `at`.
@@ -215,6 +216,10 @@ impl ShardTls {
         }
     }
 }
+
+/// Records of one step of a handshake: a flight in records of one byte would take 2,700. Queue: the rest waits for a
+/// further step.
+const STEP_RECORDS_MAX: usize = 64;
 
 fn count_control(stats: &mut TlsStats, control: Control) {
     stats.tls_key_updates_sent += u64::from(control != Control::Nothing);

@@ -110,6 +110,25 @@ fn handshake_messages_may_be_cut_into_records() {
     pair.assert_alive();
 }
 
+/// A ClientHello in records of 2 bytes: more than one step takes.
+#[test]
+fn a_flight_in_many_small_records_takes_several_steps() {
+    let (_papers, config, server) = local();
+    let mut pair = Pair::new(server, &config, "localhost");
+    let hello = pair.sent_by_client();
+    let mut records: Vec<u8> =
+        hello[5..].chunks(2).flat_map(|part| [&[22, 3, 1, 0, part.len() as u8], part].concat()).collect();
+    assert!(records.len() > 65 * 7, "more than one step");
+    let mut wire = Vec::new();
+    let received = pair.server.receive(SLOT, &mut records, &mut wire);
+    assert_eq!(received, Received { plain: 0, consumed: 64 * 7, next: Next::Again });
+    let (next, wire) = pair.give(&records[64 * 7..]);
+    assert_eq!((next, pair.rest.len()), (Next::More, 0));
+    pair.answer(&wire);
+    pair.shake();
+    pair.assert_alive();
+}
+
 #[test]
 fn one_call_does_one_flight_and_then_what_follows_the_finished() {
     let (_papers, config, server) = local();
