@@ -88,6 +88,11 @@ pub(super) enum PendingOp {
         session: SlabKey,
         minimum: Urgency,
     },
+    /// The write of the minimum that a session has, after one that failed.
+    KeepMinimum {
+        session: SlabKey,
+        minimum: Option<Urgency>,
+    },
     /// The read of a user for a wake-up.
     Wake {
         uaid: Uaid,

@@ -36,13 +36,15 @@ impl ShardMachine {
         if let Some(reason) = goodbye {
             cx.effects.push_back(Effect::Close(session.conn, reason));
         }
-        // An idle session leaves nothing.
-        let Some(mut active) = self.active_sessions.end(session.active) else { return };
+        // An idle session leaves nothing but what is below its minimum.
+        let Some(mut active) = self.active_sessions.end(session.active) else {
+            return self.leave_rows(cx, session.uaid, goodbye, session.link.holds());
+        };
         active.window.undo_deliveries(self.conns.virtual_conns.unanswered(session.conn) as usize);
         self.row_memory.remove(active.window.row_bytes());
         let unregistering = active.command.unregistering();
         // Includes the rows that a requested or running check would have found.
-        let rows_left = active.drain.is_looking() || active.window.has_rows();
+        let rows_left = active.drain.is_looking() || active.window.has_rows() || session.link.holds();
         self.write_down_tries(cx, &active.window);
         let mut messages = Vec::new();
         for entry in active.window.into_entries() {
@@ -59,11 +61,17 @@ impl ShardMachine {
                 messages.push(Unsaved { message, slot });
             }
         }
-        if !messages.is_empty() {
+        if messages.is_empty() {
+            self.leave_rows(cx, session.uaid, goodbye, rows_left);
+        } else {
             self.depart(cx, session.uaid, messages, unregistering);
-        } else if rows_left && self.in_cluster() && goodbye != Some(CloseReason::Superseded) {
-            // A session on another node may have read storage before these rows were there.
-            self.notify_holder(cx, PeerNotify::of_save(session.uaid));
+        }
+    }
+
+    /// Leaves rows to a session on another node, which may have read storage before they were there.
+    fn leave_rows(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, goodbye: Option<CloseReason>, rows_left: bool) {
+        if rows_left && self.in_cluster() && goodbye != Some(CloseReason::Superseded) {
+            self.notify_holder(cx, PeerNotify::of_save(uaid));
         }
     }
 

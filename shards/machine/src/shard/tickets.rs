@@ -71,6 +71,7 @@ impl ShardMachine {
             PendingOp::Cancel { reply_to, row } => self.cancelled(cx, reply_to, row, result.is_ok()),
             PendingOp::Contact { session } => self.contact_set(cx, session, result.is_ok()),
             PendingOp::Minimum { session, minimum } => self.minimum_set(cx, session, minimum, result.is_ok()),
+            PendingOp::KeepMinimum { session, minimum } => self.minimum_kept(cx, session, minimum, result.is_ok()),
             PendingOp::Wake { uaid } => self.wake_loaded(cx, uaid, result.map(StoreReply::user)),
             PendingOp::Receipt { reply_to, query } => {
                 self.receipt_read(cx, reply_to, &query, result.map(StoreReply::page))

@@ -44,7 +44,7 @@ impl ShardMachine {
         self.submit(cx, PendingOp::Minimum { session: at, minimum }, op);
     }
 
-    /// Handles the reply of storage. After an error the session keeps its minimum, and the next one may have either.
+    /// Handles the reply of storage. After an error the session keeps its minimum, and the record may have either.
     pub(super) fn minimum_set(&mut self, cx: &mut StepContext<'_>, at: SlabKey, minimum: Urgency, done: bool) {
         if self.sessions.get(at).is_none() {
             self.stats.store_replies_stale += 1;
@@ -54,8 +54,41 @@ impl ShardMachine {
         self.minimum_answered(cx, at, if done { 200 } else { 500 });
         if done {
             self.apply_minimum(cx, at, minimum);
+        } else {
+            let (work, op) = self.keep_minimum(at);
+            self.submit_later(cx, work, op);
         }
         self.deactivate_if_idle(at);
+    }
+
+    /// Writes the minimum of a session back into the record.
+    fn keep_minimum(&self, at: SlabKey) -> (PendingOp, StoreOp) {
+        let session = self.sessions.live(at);
+        let minimum = session.link.named_minimum();
+        let contact = Box::new(Contact { minimum, ..Contact::default() });
+        let op = StoreOp::SetContact { uaid: session.uaid, contact, durable: true };
+        (PendingOp::KeepMinimum { session: at, minimum }, op)
+    }
+
+    /// Handles the reply to a minimum that was written back. Other nodes may have held messages by the record before,
+    /// so the session reads all of storage. A minimum that was named meanwhile is written once more, because this write
+    /// may have come behind it.
+    pub(super) fn minimum_kept(&mut self, cx: &mut StepContext<'_>, at: SlabKey, written: Option<Urgency>, done: bool) {
+        let Some(session) = self.sessions.get(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        if done && session.link.named_minimum() == written {
+            self.release(cx, at);
+            self.deactivate_if_idle(at);
+            return;
+        }
+        let (work, op) = self.keep_minimum(at);
+        if done {
+            self.submit(cx, work, op);
+        } else {
+            self.submit_later(cx, work, op);
+        }
     }
 
     fn minimum_answered(&mut self, cx: &mut StepContext<'_>, at: SlabKey, status: u16) {

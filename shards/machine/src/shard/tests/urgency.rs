@@ -365,3 +365,64 @@ fn a_minimum_that_falls_while_another_node_stores_releases_that_message() {
     let Some(Published::Accepted { stamp, .. }) = mesh.answer_to(post) else { panic!("{:?}", mesh.answer_to(post)) };
     assert_eq!(mesh.notifications(socket), [stamp]);
 }
+
+/// The write of a minimum takes effect and its answer is lost: the other node holds what the session would take.
+#[test]
+fn a_minimum_whose_write_failed_is_written_back_and_what_it_held_is_sent() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(1, Some(uaid));
+    mesh.store.mode = Mode::Lossy;
+    assert_eq!(mesh.set_minimum(socket, High), Some(500));
+    mesh.store.mode = Mode::Prompt;
+    mesh.lines[1] = Line::Down;
+    let held = mesh.accept(0, of(uaid, Low), Stored);
+    mesh.lines[1] = Line::Up;
+    assert_eq!(mesh.notifications(socket), [], "the record says so");
+    mesh.pass(2);
+    assert_eq!(mesh.store.contact_of(uaid).minimum, None);
+    assert_eq!(mesh.notifications(socket), [held]);
+    assert!(mesh.is_ready(socket));
+}
+
+/// The minimum that is named while an older one waits to be written back is the one that stays.
+#[test]
+fn a_minimum_named_behind_a_failed_one_stays() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(1, Some(uaid));
+    mesh.store.mode = Mode::Lossy;
+    assert_eq!(mesh.set_minimum(socket, High), Some(500));
+    mesh.store.mode = Mode::Held;
+    mesh.pass(2);
+    // The old one is at storage now; its write fails, and the new one is written before it is tried again.
+    mesh.command(socket, SessionCommand::Urgency { minimum: Some(Normal) });
+    mesh.run();
+    let (shard, ticket, _) = mesh.store.held.pop_front().expect("the old minimum is at storage");
+    mesh.store.replies.push_back((shard, ticket, Err(StoreError::Transient)));
+    mesh.store.release();
+    mesh.run();
+    mesh.pass(2);
+    mesh.pass(2);
+    assert_eq!(mesh.store.contact_of(uaid).minimum, Some(Normal));
+    let held = mesh.accept(0, of(uaid, Low), Stored);
+    assert_eq!(mesh.set_minimum(socket, Low), Some(200));
+    assert_eq!(mesh.notifications(socket), [held]);
+}
+
+/// Two nodes have a session of one user: the later one is left by its user agent, and its minimum is the higher one.
+#[test]
+fn a_session_that_ends_leaves_what_it_held_to_the_other_node() {
+    let mut mesh = Mesh::nodes(3, |_| {});
+    let uaid = mesh.known_user(0);
+    let alive = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.set_minimum(alive, High), Some(200));
+    mesh.lines[0] = Line::Down;
+    let left = mesh.session(1, Some(uaid));
+    mesh.lines[0] = Line::Up;
+    assert_eq!(mesh.set_minimum(alive, VeryLow), Some(200));
+    let held = mesh.accept(2, of(uaid, Low), Stored);
+    assert_eq!((mesh.notifications(alive), mesh.notifications(left)), (vec![], vec![]));
+    mesh.close(left);
+    assert_eq!(mesh.notifications(alive), [held]);
+}
