@@ -17,6 +17,8 @@ impl World {
     pub(crate) fn minimum_begins(&mut self, id: SocketId, uaid: Uaid, mode: Mode) {
         let minimum = self.oracle.minimums.get(&uaid).copied().filter(|_| mode == Mode::WebPush);
         self.sockets[id].session.minimum = minimum.unwrap_or(Urgency::VeryLow);
+        // The shard may have stood still behind the hello; the user agent is awake from its session's begin.
+        self.sockets[id].session.heard_at = self.now;
     }
 
     /// A machine is given the message `urgency`: until the reply either minimum may hold.

@@ -47,6 +47,8 @@ pub(super) struct Post {
     pub(super) settled_by: Option<u64>,
     /// That run was told in time that there may be a row of it.
     pub(super) told: bool,
+    /// That run was told so when it no longer had to remember the ack.
+    pub(super) told_late: bool,
     /// The node that may have had it was asked about it, and a push of it arrived only then.
     pub(super) asked: bool,
     pub(super) pushed_late: bool,
@@ -98,6 +100,7 @@ impl Post {
             sent_on: None,
             settled_by: None,
             told: false,
+            told_late: false,
             asked: false,
             pushed_late: false,
             written_late: false,
@@ -210,14 +213,23 @@ impl Cluster {
         let Some(index) = self.by_stamp.get(&row.stamp).copied() else { return };
         let post = &mut self.posts[index];
         let knows = post.acked_at.is_some_and(|at| self.now - at < REMEMBERS);
-        if knows && post.settled_by == Some(run) && !post.pushed_twice {
-            self.marks.hit("unsure: told of a row that was settled");
-            post.told = true;
+        if post.settled_by == Some(run) && !post.pushed_twice {
+            self.marks.hit(if knows {
+                "unsure: told of a row that was settled"
+            } else {
+                "unsure: told of a row too late"
+            });
+            post.told |= knows;
+            post.told_late |= !knows;
         }
     }
 
-    /// Returns true if deletes of a user are on their way from this run to storage.
+    /// Returns true if deletes of a user are on their way from this run to storage. They may wait in the run behind an
+    /// operation of that user that failed and is tried again.
     fn settles(&self, run: u64, uaid: Uaid) -> bool {
+        if self.held_up.contains(&(run, uaid)) {
+            return true;
+        }
         let of_run = |node: usize| self.nodes[node].id.boot == run;
         let asks =
             |work: &Work| of_run(work.node) && matches!(work.op, StoreOp::Settle { .. }) && work.op.uaid() == uaid;
