@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 
 use machine::ids::{Chid, Uaid};
 use machine::limits;
-use machine::message::Urgency;
-use machine::time::TimeSpan;
 use machine::{Presence, StoreOp};
 
-use super::agents::{Channel, Place, Sock, SockId};
+use super::agents::{Channel, Place, SockId};
 use super::oracle::Post;
 use super::plan::Faults;
 use super::world::Cluster;
@@ -26,8 +24,7 @@ impl Cluster {
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
         let lost = self.word_lost;
         let misled = self.misled.clone();
-        let deaf = self.deaf();
-        let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid) || deaf.contains(&post.uaid);
+        let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid);
         self.conserved("beside its session", excused)?;
         self.cleared(lost)?;
         let stale = self.post_everywhere()?;
@@ -185,19 +182,6 @@ impl Cluster {
             Some((uaid, row)) => Err(format!("{row:?} of {uaid:?} leads nowhere and stays")),
             None => Ok(()),
         }
-    }
-
-    /// Users with a session that nobody reads any more, on a server that sends no Ping, so that it never ends. It holds
-    /// what is below the minimum that it began with, if its user has ever named one.
-    fn deaf(&self) -> BTreeSet<Uaid> {
-        let named =
-            |uaid: &Uaid| self.socks.iter().any(|sock| sock.served == Some(*uaid) && sock.minimum > Urgency::VeryLow);
-        let is_left = |(id, sock): (SockId, &Sock)| {
-            let left = sock.place != Place::Ended && self.agents[sock.agent].sock != Some(id);
-            sock.served.filter(|_| left).filter(named)
-        };
-        let socks = self.socks.iter().enumerate().filter(|_| self.plan.ping_interval == TimeSpan(0));
-        socks.filter_map(is_left).collect()
     }
 
     /// Returns true if the channel of a message is registered only because its last unregister failed.
