@@ -8,6 +8,7 @@ use machine::ids::StoreTicket;
 use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::Now;
+use machine::upstream::{UpstreamOp, UpstreamReply};
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
 /// Public port of a connection.
@@ -230,6 +231,15 @@ impl Peers for NoPeers {
     fn collect(&mut self) -> Option<(StoreTicket, PeerReply)> {
         None
     }
+}
+
+/// A shard's handle to servers that are not of this cluster. Replies come back in any order; every call gets one.
+pub trait Upstreams {
+    /// Takes a call. What does not fit the queue is answered `Unavailable`.
+    fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp);
+
+    /// The next reply, if one is there.
+    fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)>;
 }
 
 /// Hands the wake data of one user agent to the caller of the wake-up service (`simplepush.wake_url`). Called on the
