@@ -183,6 +183,9 @@ impl World {
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
             }
+            StoreOp::SetBridge { uaid, .. } | StoreOp::MarkRefused { uaid, .. } | StoreOp::DropBridged { uaid, .. } => {
+                return Err(format!("{uaid:?} has no bridge"));
+            }
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
             StoreOp::Register { uaid, chid, .. } => self.oracle.taken_up(*uaid, Some(*chid)),
             // A member hears of its hello later.

@@ -40,6 +40,18 @@ pub struct Bridged {
     pub refused: Option<UnixSeconds>,
 }
 
+impl Bridged {
+    /// Returns true if this record takes the place of `other`, a record of the same user.
+    pub fn is_newer_than(&self, other: &Bridged) -> bool {
+        self.registered > other.registered
+    }
+
+    /// Time of the registration, to the second.
+    pub fn seen(&self) -> UnixSeconds {
+        UnixSeconds(self.registered.0 / 1_000_000)
+    }
+}
+
 impl fmt::Debug for Bridged {
     /// Never shows the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
