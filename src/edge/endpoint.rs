@@ -97,7 +97,7 @@ impl PushEdge {
         if let Some(receipt) = head.path.strip_prefix(receipts::PATH) {
             return self.plan_receipt(head, receipt);
         }
-        self.plan_page(head)
+        self.plan_registration(head).unwrap_or_else(|| self.plan_page(head))
     }
 
     fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Reply> {

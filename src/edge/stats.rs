@@ -41,6 +41,10 @@ counters! {
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter vapid_odd_sub: "VAPID tokens verified whose sub is neither mailto: nor https:.",
+        counter registrations: "Users that were registered by HTTPS.",
+        counter registration_calls: "Requests of the registration API, whatever came of them.",
+        counter registration_checks: "Requests for the channels of a registered user that were answered 200.",
+        counter registrations_refused: "Requests of the registration API that were refused.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter receipt_requests: "Looks at a receipt.",
@@ -102,6 +106,19 @@ impl EdgeStats {
             ApiError::SessionBusy => &mut self.node_busy,
             ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
+            ApiError::RegistrationType
+            | ApiError::RegistrationBody
+            | ApiError::RegistrationToken
+            | ApiError::RegistrationChannel
+            | ApiError::RegistrationKey
+            | ApiError::RegistrationAps
+            | ApiError::RegistrationApp
+            | ApiError::RegistrationSecret
+            | ApiError::RegistrationConflict
+            | ApiError::RegistrationFull
+            | ApiError::RegistrationPath
+            | ApiError::RegistrationMethod
+            | ApiError::TooManyRegistrations => &mut self.registrations_refused,
             ApiError::BridgeTooLarge
             | ApiError::BridgeQuota
             | ApiError::BridgeBadRequest

@@ -18,6 +18,7 @@ use shards::thread::ShardSetup;
 
 use super::access;
 use super::banner::{self, Addresses};
+use super::bridges;
 use super::certificates::NodeTls;
 use super::cluster::Cluster;
 use super::data_dir::Keys;
@@ -160,6 +161,7 @@ pub(super) fn edge(
         tokens: config.endpoint.tokens,
         keys: keys.for_edge(),
         rules: access::rules(config),
+        bridges: Arc::new(bridges::settings(config, shard_count)),
         forwarding: Forwarding { field: config.proxy.header, trusted: config.proxy.trusted.clone().into() },
         placement: Placement::new(keys.placement.0, shard_count),
         shard: ShardId(0),

@@ -94,6 +94,8 @@ impl World {
                 self.marks.hit("mail: publish");
                 publish.uaid
             }
+            Request::Registration(command) => command.uaid,
+            Request::DeviceRefused(refused) => refused.uaid,
             Request::Node(command) => command.uaid(),
             Request::Cancel(cancel) => {
                 self.marks.hit("mail: cancel");

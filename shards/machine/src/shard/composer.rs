@@ -20,6 +20,7 @@ use super::components::pending_saves::PendingSaves;
 use super::components::rate_limits::RateLimits;
 use super::components::receipts::Receipts;
 use super::components::refresh::Refreshes;
+use super::components::registering::Registering;
 use super::components::relays::Relays;
 use super::components::requests::Requests;
 use super::components::row_memory::RowMemory;
@@ -54,6 +55,7 @@ pub struct ShardMachine {
     pub(super) requests: Requests,
     pub(super) tickets: Tickets<Waiting>,
     pub(super) upstream_calls: UpstreamCalls<PendingUpstreamOp>,
+    pub(super) registering: Registering,
     pub(super) writes: Writes,
     pub(super) pending_saves: PendingSaves,
     pub(super) storage_room: StorageRoom,
@@ -105,6 +107,7 @@ impl ShardMachine {
             requests: Requests::new(config.shard, config.placement.shard_count()),
             tickets: Tickets::new(),
             upstream_calls: UpstreamCalls::new(),
+            registering: Registering::default(),
             writes: Writes::default(),
             pending_saves: PendingSaves::default(),
             storage_room: StorageRoom::default(),

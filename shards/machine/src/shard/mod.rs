@@ -10,6 +10,7 @@
 //! `broadcast` visit idle sessions. `simplepush` holds the differences of SimplePush mode, `relay` those of members of
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
 //! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
+//! `registration` handles the registration API.
 //! `dead_endpoints` refuses messages without a user, `reset` and `reconcile` let users start over, and `shutdown` ends
 //! sessions.
 
@@ -30,16 +31,19 @@ mod backlog;
 mod bridge;
 mod pending_hello;
 mod hello;
+mod handover;
 mod input;
 mod mail;
 mod member;
 mod pace;
 mod peer;
+mod pending_bridge;
 mod pending_publish;
 mod publish;
 mod receipt;
 mod receipts;
 mod reconcile;
+mod registration;
 mod refresh;
 mod relay;
 mod shard_requests;
@@ -65,14 +69,15 @@ mod pending_op;
 #[cfg(test)]
 mod tests;
 
-pub use bridge::BridgeHandover;
 pub use command::{
     AckUpdate, AckVersion, AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancel, Cancelled, CloseReason,
-    Command, Disposition, Event, Hello, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Publish,
-    Published, Refusal, RelayCommand, RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
+    Command, Device, Disposition, Event, Hello, NewChannel, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify,
+    NodePush, Publish, Published, Refusal, RegistrationAnswer, RegistrationCall, RegistrationCommand, RelayCommand,
+    RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
 };
 pub use composer::ShardMachine;
 pub use config::MachineConfig;
+pub use handover::{BridgeHandover, DeviceRefused};
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, Carried, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use member::{MemberEvent, MemberReply, MemberRequest, RelayId, VirtualConnId};

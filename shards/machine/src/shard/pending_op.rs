@@ -3,12 +3,12 @@
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::message::Urgency;
 
-use super::bridge::BridgeCall;
 use super::cluster::pending::{Lookup, PeerNotify, RemotePublish};
 use super::command::Cancelled;
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::ReplyTo;
 use super::peer::Presence;
+use super::pending_bridge::{BridgeCall, PendingRefusal, PendingRegistration};
 use super::pending_publish::PendingPublish;
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::row::RowKey;
@@ -80,6 +80,10 @@ pub(super) enum PendingOp {
         reply_to: ReplyTo<ReceiptAnswer>,
         query: Box<ReceiptQuery>,
     },
+    /// A call of the registration API.
+    Registration(Box<PendingRegistration>),
+    /// The refusal of a device by its service.
+    DeviceRefused(Box<PendingRefusal>),
     /// Work without state.
     Touch,
     /// The refresh of a user. `look`: its session reads storage after it.

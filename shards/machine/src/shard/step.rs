@@ -64,6 +64,7 @@ impl ShardMachine {
             Command::Agent(command) => self.agent_command(cx, conn, command),
             Command::Relay(command) => self.relay_command(cx, conn, command),
             Command::Sender(command) => self.sender_command(cx, conn, command),
+            Command::Registration(command) => self.registration_command(cx, conn, command),
             Command::Node(command) => self.node_command(cx, conn, command),
         }
     }

@@ -19,6 +19,7 @@ pub(super) mod queue;
 pub(super) mod rate_limits;
 pub(super) mod receipts;
 pub(super) mod refresh;
+pub(super) mod registering;
 pub(super) mod relays;
 pub(super) mod requests;
 pub(super) mod row_memory;

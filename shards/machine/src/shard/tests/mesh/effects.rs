@@ -83,6 +83,10 @@ impl Mesh {
                 self.receipts.insert((shard, conn.slot), answer);
                 return;
             }
+            Event::Registration(answer) => {
+                self.registrations.insert((shard, conn.slot), answer);
+                return;
+            }
             Event::Node(answer) => {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;

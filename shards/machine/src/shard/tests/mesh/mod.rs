@@ -50,6 +50,7 @@ pub struct Mesh {
     answers: BTreeMap<(usize, u32), String>,
     published: BTreeMap<(usize, u32), Published>,
     receipts: BTreeMap<(usize, u32), ReceiptAnswer>,
+    registrations: BTreeMap<(usize, u32), RegistrationAnswer>,
     pub mail: VecDeque<(usize, Mail)>,
     /// Moves under way: the descriptor half, and the mail half.
     pub descriptors: VecDeque<(Socket, usize, Claim)>,
@@ -109,6 +110,7 @@ impl Mesh {
             answers: BTreeMap::new(),
             published: BTreeMap::new(),
             receipts: BTreeMap::new(),
+            registrations: BTreeMap::new(),
             mail: VecDeque::new(),
             descriptors: VecDeque::new(),
             arrivals: VecDeque::new(),
