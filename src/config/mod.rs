@@ -8,6 +8,7 @@
 mod access;
 mod acme;
 mod allowed;
+mod bridge;
 mod client_certificates;
 
 mod error;
@@ -40,6 +41,7 @@ pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
 use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+pub use bridge::Bridge;
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
@@ -89,6 +91,7 @@ pub struct Config {
     pub store: Store,
     pub delivery: Delivery,
     pub simplepush: SimplePush,
+    pub bridge: Bridge,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -370,7 +373,13 @@ impl Config {
 
     /// Returns true if it holds keys, tokens or passwords from any source.
     pub fn has_secrets(&self) -> bool {
-        let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys, &self.access.tokens];
+        let lists = [
+            &self.endpoint.crypto_keys,
+            &self.node.keys,
+            &self.tls.ticket_keys,
+            &self.access.tokens,
+            &self.bridge.auth_keys,
+        ];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
         keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
@@ -395,6 +404,7 @@ impl Config {
             admin: Admin::default(),
             broadcast: Broadcast::default(),
             simplepush: SimplePush::default(),
+            bridge: Bridge::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
@@ -440,6 +450,11 @@ impl Config {
         acme::check(self)?;
         self::tls::check(self)?;
         client_certificates::check(self)?;
+        if self.bridge.stub && self.bridge.auth_keys.is_empty() {
+            return Err(ConfigError::Conflict(
+                "bridge.stub.enabled needs bridge.auth_keys: the keys of the secrets of devices",
+            ));
+        }
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

@@ -22,6 +22,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("access.register", &["open", "token", "vapid"]),
     ("acme.agree", &["true", "false"]),
     ("acme.challenge", &["tls-alpn-01", "http-01"]),
+    ("bridge.stub.enabled", &["true", "false"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),

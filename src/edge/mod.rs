@@ -3,7 +3,8 @@
 //!
 //! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
 //! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
-//! message, and [`simplepush`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the
+//! message, and [`simplepush`] the app servers of SimplePush. [`registration`] serves devices of mobile bridges, and
+//! [`node`] other nodes. [`http`] drives the
 //! exchanges of the last four, [`response`] writes their responses, [`pages`] has health pages and [`front`] the page
 //! of `/`, and [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit connections and
 //! senders, and [`access`] has the rules about callers, and [`callers`] reads the addresses that proxies name.
@@ -21,6 +22,8 @@ mod http;
 mod node;
 mod pages;
 mod receipts;
+mod registering;
+mod registration;
 mod relay;
 mod sender_rates;
 mod simplepush;
@@ -55,6 +58,8 @@ use events::Reporter;
 pub use events::{Counts, Ended, EventKind, Events, Report};
 use front::Front;
 use http::Exchange;
+use registering::Registrations;
+pub use registering::{BridgeProfiles, BridgeSettings};
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
@@ -87,6 +92,8 @@ pub struct EdgeConfig {
     pub unfinished_bytes_max: usize,
     /// True if `relay.members` is not 0: a hello can make its connection a relay.
     pub relays: bool,
+    /// Settings of the mobile bridges at start; [`PushEdge::set_bridges`] replaces them.
+    pub bridges: Arc<BridgeSettings>,
     /// `hello.reconcile`: the edge passes the channels of a hello to the machine.
     pub reconcile: bool,
     /// Boot of this node. Other nodes name it in their calls (ARCHITECTURE.md 8.9).
@@ -164,6 +171,7 @@ pub struct PushEdge {
     date: HttpDate,
     location: String,
     receipts: receipts::Receipts,
+    registrations: Registrations,
     offers_receipts: bool,
     gate: Arc<AdmissionGate>,
     boot: u64,
@@ -246,6 +254,7 @@ impl PushEdge {
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            registrations: Registrations::new(&config.bridges),
             offers_receipts: config.receipts,
             gate: Arc::clone(&config.gate),
             boot: config.boot,
@@ -363,6 +372,11 @@ impl Edge for PushEdge {
                 self.emit_sender(now, exchange, event, out);
                 if keep_alive { Emitted::Stay } else { Emitted::Last }
             }
+            (Codec::Http { exchange, port, .. }, Event::Registration(answer)) => {
+                let Some(exchange) = self.take_asked(now, *port, exchange) else { return Emitted::Stay };
+                self.emit_registration_answer(&exchange, answer, out);
+                if exchange.context.keep_alive { Emitted::Stay } else { Emitted::Last }
+            }
             (Codec::Http { exchange, port, .. }, Event::Node(answer)) => {
                 let Some(exchange) = self.take_asked(now, *port, exchange) else { return Emitted::Stay };
                 self.emit_node_answer(&exchange.context, *answer, out);
@@ -384,7 +398,7 @@ impl Edge for PushEdge {
             // Invariant: the machine answers a connection in the kind of its command, and an HTTP connection with a
             // request under way is not upgraded.
             (Codec::Http { .. }, Event::Agent(_) | Event::Relay(_))
-            | (Codec::WebSocket { .. }, Event::Sender(_) | Event::Node(_)) => {
+            | (Codec::WebSocket { .. }, Event::Sender(_) | Event::Registration(_) | Event::Node(_)) => {
                 unreachable!("an event is of the kind of its connection")
             }
         }

@@ -89,6 +89,7 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
         401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken) => {
             response.header("WWW-Authenticate", b"Bearer")
         }
+        401 if fault == ApiError::RegistrationSecret => response.header("WWW-Authenticate", b"webpush"),
         401 => response.header("WWW-Authenticate", b"vapid"),
         404 if fault == ApiError::NoSession => response.header(SESSION, b"none"),
         503 if fault == ApiError::SessionBusy => response.header(SESSION, b"busy"),
@@ -103,9 +104,9 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
 }
 
 /// Writes a complete 405, which lists the allowed methods.
-pub fn wrong_method(date: &HttpDate, context: &Context, allow: &str, out: &mut Vec<u8>) {
+pub fn wrong_method(date: &HttpDate, context: &Context, fault: ApiError, allow: &str, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(256);
-    ApiError::MethodNotAllowed.push_body(&mut body);
+    fault.push_body(&mut body);
     start(date, context, 405, out)
         .header("Allow", allow.as_bytes())
         .header("Content-Type", b"application/json")

@@ -19,6 +19,8 @@ counters! {
         counter posts_accepted_direct: "POSTs answered 201 and handed to a live session.",
         counter posts_accepted_stored: "POSTs answered 201 and stored.",
         counter posts_accepted_dropped: "POSTs with TTL 0 answered 201 without a session to take them.",
+        counter posts_accepted_bridged: "POSTs answered 201 after the service of a bridged user took them.",
+        counter posts_not_bridged: "POSTs that the service of a bridged user did not take.",
         counter posts_no_endpoint: "POSTs answered 404: no token of ours.",
         counter posts_no_subscription: "POSTs answered 410.",
         counter posts_too_large: "POSTs answered 413.",
@@ -39,6 +41,10 @@ counters! {
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter vapid_odd_sub: "VAPID tokens verified whose sub is neither mailto: nor https:.",
+        counter registrations: "Users that were registered by HTTPS.",
+        counter registration_calls: "Requests of the registration API, whatever came of them.",
+        counter registration_checks: "Requests for the channels of a registered user that were answered 200.",
+        counter registrations_refused: "Requests of the registration API that were refused.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter receipt_requests: "Looks at a receipt.",
@@ -100,6 +106,27 @@ impl EdgeStats {
             ApiError::SessionBusy => &mut self.node_busy,
             ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
+            ApiError::RegistrationType
+            | ApiError::RegistrationBody
+            | ApiError::RegistrationToken
+            | ApiError::RegistrationChannel
+            | ApiError::RegistrationKey
+            | ApiError::RegistrationAps
+            | ApiError::RegistrationApp
+            | ApiError::RegistrationSecret
+            | ApiError::RegistrationConflict
+            | ApiError::RegistrationFull
+            | ApiError::RegistrationPath
+            | ApiError::RegistrationMethod
+            | ApiError::TooManyRegistrations => &mut self.registrations_refused,
+            ApiError::BridgeTooLarge
+            | ApiError::BridgeQuota
+            | ApiError::BridgeBadRequest
+            | ApiError::BridgeConfiguration
+            | ApiError::BridgeAuthentication
+            | ApiError::BridgeUnreachable
+            | ApiError::BridgeNoAnswer
+            | ApiError::BridgeUnavailable => &mut self.posts_not_bridged,
         };
         *counter += 1;
     }

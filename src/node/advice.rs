@@ -19,6 +19,11 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
     if endpoint_url.split_once("://").is_some_and(|(_, rest)| rest.contains('/')) {
         tracing::warn!(endpoint_url, "path found in endpoint.url; POSTs arrive only if a proxy takes the path off");
     }
+    if config.bridge.stub {
+        tracing::warn!(
+            "stub bridge enabled; notifications of its users reach nobody: set bridge.stub.enabled to false"
+        );
+    }
     let public = |addresses: &[SocketAddr]| addresses.iter().any(|address| !address.ip().is_loopback());
     let (socket, endpoint) = (&config.websocket, &config.endpoint);
     let is_public = public(&config.public.listen())

@@ -12,6 +12,7 @@ mod backup;
 mod advice;
 
 mod banner;
+mod bridges;
 
 mod certificates;
 

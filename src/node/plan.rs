@@ -11,13 +11,14 @@ use machine::time::TimeSpan;
 use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
 use shards::ledger;
-use shards::ports::{NoPeers, Port};
+use shards::ports::{NoPeers, NoUpstreams, Port};
 use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, PlaneLimits};
 use shards::thread::ShardSetup;
 
 use super::access;
 use super::banner::{self, Addresses};
+use super::bridges;
 use super::certificates::NodeTls;
 use super::cluster::Cluster;
 use super::data_dir::Keys;
@@ -77,6 +78,7 @@ impl Plan<'_> {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
                 None => Box::new(NoPeers),
             }),
+            upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service, stored messages wait for the next hello.
@@ -159,6 +161,7 @@ pub(super) fn edge(
         tokens: config.endpoint.tokens,
         keys: keys.for_edge(),
         rules: access::rules(config),
+        bridges: Arc::new(bridges::settings(config, shard_count)),
         forwarding: Forwarding { field: config.proxy.header, trusted: config.proxy.trusted.clone().into() },
         placement: Placement::new(keys.placement.0, shard_count),
         shard: ShardId(0),

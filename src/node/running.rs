@@ -16,6 +16,7 @@ use store::embedded::Copied;
 use super::access;
 use super::backup::backup;
 use super::banner::Addresses;
+use super::bridges;
 use super::certificates::NodeTls;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
@@ -156,7 +157,8 @@ impl RunningNode {
         self.control_plane.signals().recv().unwrap_or(Signal::Stop)
     }
 
-    /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys` and `access.*` of this
+    /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys`, `access.*`,
+    /// `bridge.auth_keys`, `bridge.registration_rate` and `bridge.stub.enabled` of this
     /// configuration on every shard, and `tls.ticket_keys`, `tls.unknown_name` and `tls.min_version` on every TLS
     /// listener. Reads the files of `tls.cert`, `tls.key`, `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again.
     /// Takes `strangers.exempt`, and the numbers of the limits of `strangers.*` that are on and stay on. Sessions,
@@ -169,6 +171,9 @@ impl RunningNode {
     pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
+        // Invariant: a placement has at most `SHARDS_MAX` shards.
+        let shards = u16::try_from(self.stage.boards().len()).expect("shards are counted in 16 bits");
+        let bridges = Arc::new(bridges::settings(config, shards));
         keys.check().map_err(|error| NodeError::Edge(error.to_string()))?;
         let trust = cluster::trust(config)?;
         if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
@@ -186,6 +191,7 @@ impl RunningNode {
             // Invariant: these keys were checked above.
             edge.rekey(&keys).expect("keys that were checked are taken");
             edge.set_rules(&rules);
+            edge.set_bridges(&bridges);
             // The receiver is gone after `RELOAD_TIME_MAX`.
             let _ = took.send(());
         })));

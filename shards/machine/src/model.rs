@@ -153,7 +153,7 @@ impl Model {
                 done
             }
             StoreOp::SetContact { uaid, contact, durable: _ } => {
-                self.change(*uaid, |user| user.contact = Contact::clone(contact))
+                self.change(*uaid, |user| user.contact = contact.replacing(&user.contact))
             }
             StoreOp::SetPresence { uaid, presence } => self.change(*uaid, |user| user.enter(presence)),
             StoreOp::ClearPresence { uaid, presence } => {
@@ -169,6 +169,25 @@ impl Model {
                 });
                 self.bytes -= freed;
                 done
+            }
+            StoreOp::SetBridge { uaid, bridge } => self.change(*uaid, |user| {
+                if user.contact.bridge.as_ref().is_some_and(|had| bridge.is_newer_than(had)) {
+                    user.contact.bridge = Some(bridge.clone());
+                    user.user_clock = user.user_clock.max(bridge.registered);
+                    user.seen = user.seen.max(bridge.seen());
+                }
+            }),
+            StoreOp::MarkRefused { uaid, registered, at } => self.change(*uaid, |user| {
+                if let Some(bridge) = user.contact.bridge.as_mut().filter(|bridge| bridge.registered == *registered) {
+                    bridge.refused = bridge.refused.or(Some(*at));
+                }
+            }),
+            StoreOp::DropBridged { uaid, registered } => {
+                let bridge = self.users.get(uaid).and_then(|user| user.contact.bridge.as_ref());
+                if bridge.is_some_and(|bridge| bridge.registered == *registered) {
+                    return self.apply(&StoreOp::DropUser { uaid: *uaid });
+                }
+                Ok(StoreReply::Done)
             }
             StoreOp::DropUser { uaid } => {
                 let freed = self.users.remove(uaid).map_or(0, |mut user| user.retain(|_| false));
@@ -212,7 +231,7 @@ impl Model {
         user.user_clock = user.user_clock.max(channel.1);
         user.channels.entry(chid).or_insert(channel);
         if let Some(contact) = contact {
-            user.contact = contact.clone();
+            user.contact = contact.replacing(&user.contact);
         }
         Ok(StoreReply::Done)
     }
@@ -228,6 +247,9 @@ impl Model {
         }
         if !unread && message.mode() != user.contact.mode {
             return Ok(StoreReply::OtherMode);
+        }
+        if let Some(bridge) = user.contact.bridge.as_ref().filter(|_| !unread) {
+            return Ok(StoreReply::Bridged(bridge.clone()));
         }
         if message.ttl == 0 {
             return Ok(StoreReply::Done);

@@ -8,6 +8,7 @@ use super::command::Cancelled;
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::ReplyTo;
 use super::peer::Presence;
+use super::pending_bridge::{BridgeCall, PendingRefusal, PendingRegistration};
 use super::pending_publish::PendingPublish;
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::row::RowKey;
@@ -28,6 +29,12 @@ pub(super) enum PendingPeerOp {
     Notify(Box<PeerNotify>),
     /// The end of a session on the other node.
     Leave { uaid: Uaid, presence: Presence },
+}
+
+/// State that the reply of a server that is not of this cluster is for.
+pub(super) enum PendingUpstreamOp {
+    /// A notification at the service of its user.
+    Bridge(Box<BridgeCall>),
 }
 
 /// State that the reply of storage is for.
@@ -73,6 +80,10 @@ pub(super) enum PendingOp {
         reply_to: ReplyTo<ReceiptAnswer>,
         query: Box<ReceiptQuery>,
     },
+    /// A call of the registration API.
+    Registration(Box<PendingRegistration>),
+    /// The refusal of a device by its service.
+    DeviceRefused(Box<PendingRefusal>),
     /// Work without state.
     Touch,
     /// The refresh of a user. `look`: its session reads storage after it.

@@ -92,6 +92,45 @@ pub enum ApiError {
     OverBudget,
     /// Nothing was accepted; try again later.
     Unavailable,
+    /// The service of a bridged user takes no payload of this size.
+    BridgeTooLarge,
+    /// A quota of the service of a bridged user is used up.
+    BridgeQuota,
+    /// The service of a bridged user does not understand the call of this server.
+    BridgeBadRequest,
+    /// The profile of a bridged user is not configured, or configured wrongly.
+    BridgeConfiguration,
+    /// The service of a bridged user does not accept the credentials of this server.
+    BridgeAuthentication,
+    /// No connection to the service of a bridged user, or an answer that is none.
+    BridgeUnreachable,
+    /// The service of a bridged user did not answer in time.
+    BridgeNoAnswer,
+    /// The service of a bridged user is down or overloaded.
+    BridgeUnavailable,
+    /// No type of users that this server registers.
+    RegistrationType,
+    /// The body of a registration cannot be read.
+    RegistrationBody,
+    RegistrationToken,
+    RegistrationChannel,
+    /// The key of a channel is no point on P-256.
+    RegistrationKey,
+    RegistrationAps,
+    /// No profile of this name is configured.
+    RegistrationApp,
+    /// The secret of a registered user is missing or wrong.
+    RegistrationSecret,
+    /// The user is registered in another way.
+    RegistrationConflict,
+    /// The user has `limits::CHANNELS_MAX` channels.
+    RegistrationFull,
+    /// No call of the registration API has this path.
+    RegistrationPath,
+    /// A known path of the registration API, another method.
+    RegistrationMethod,
+    /// More registrations than `bridge.registration_rate`.
+    TooManyRegistrations,
     /// No such session on this node.
     NoSession,
     /// The session is here and takes nothing more now.
@@ -159,6 +198,31 @@ impl ApiError {
             ApiError::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
             ApiError::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
             ApiError::Unavailable => (503, Some(201), "Service unavailable, retry later"),
+            ApiError::BridgeTooLarge => (413, Some(104), "Payload too large for the service of this subscription"),
+            ApiError::BridgeQuota => (429, Some(201), "A quota of the service of this subscription is used up"),
+            ApiError::BridgeBadRequest => (500, Some(900), "The service of this subscription refused the request"),
+            ApiError::BridgeConfiguration => (502, Some(900), "The service of this subscription cannot be used now"),
+            ApiError::BridgeAuthentication => {
+                (502, Some(901), "Cannot authenticate to the service of this subscription")
+            }
+            ApiError::BridgeUnreachable => (502, Some(902), "Cannot reach the service of this subscription"),
+            ApiError::BridgeNoAnswer => (502, Some(903), "The service of this subscription did not answer in time"),
+            ApiError::BridgeUnavailable => {
+                (503, Some(201), "The service of this subscription is unavailable, retry later")
+            }
+            ApiError::RegistrationType => (400, Some(108), "Unknown type of registration"),
+            ApiError::RegistrationBody => (400, Some(108), "Invalid body of a registration"),
+            ApiError::RegistrationToken => (400, Some(108), "Invalid token"),
+            ApiError::RegistrationChannel => (400, Some(108), "Invalid channelID"),
+            ApiError::RegistrationKey => (400, Some(108), "Invalid key"),
+            ApiError::RegistrationAps => (400, Some(108), "Invalid aps"),
+            ApiError::RegistrationApp => (400, Some(106), "Unknown app"),
+            ApiError::RegistrationSecret => (401, Some(109), "Missing or wrong secret"),
+            ApiError::RegistrationConflict => (409, Some(108), "The user is registered in another way"),
+            ApiError::RegistrationFull => (400, Some(108), "Too many channels"),
+            ApiError::RegistrationPath => (404, Some(102), "Not found"),
+            ApiError::RegistrationMethod => (405, Some(108), "Method not allowed"),
+            ApiError::TooManyRegistrations => (429, Some(203), "Too many registrations, retry later"),
             ApiError::NoSession => (404, None, "Client not available"),
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
             ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
@@ -198,7 +262,7 @@ impl ApiError {
 }
 
 /// The rules a POST may break that travel to the owner (PROTOCOL.md 2.3 steps 8 to 11).
-pub const CARRIED: [ApiError; 7] = [
+pub const CARRIED: [ApiError; 13] = [
     ApiError::TooLarge,
     ApiError::TtlMissing,
     ApiError::Encryption,
@@ -206,6 +270,12 @@ pub const CARRIED: [ApiError; 7] = [
     ApiError::Topic,
     ApiError::Urgency,
     ApiError::BadUpdate,
+    ApiError::RegistrationBody,
+    ApiError::RegistrationToken,
+    ApiError::RegistrationChannel,
+    ApiError::RegistrationKey,
+    ApiError::RegistrationAps,
+    ApiError::RegistrationApp,
 ];
 
 const MORE_INFO: &str = "http://autopush.readthedocs.io/en/latest/http.html#error-codes";
@@ -242,10 +312,25 @@ mod tests {
             VapidKeyMismatch,
             SenderNotAllowed,
             VapidRequired,
+            RegistrationSecret,
         ];
-        let rows: [(u16, Option<u16>, &[ApiError]); 18] = [
+        let registration = [
+            RegistrationType,
+            RegistrationBody,
+            RegistrationToken,
+            RegistrationChannel,
+            RegistrationKey,
+            RegistrationAps,
+            RegistrationFull,
+        ];
+        let rows: [(u16, Option<u16>, &[ApiError]); 28] = [
             (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
+            (400, Some(106), &[RegistrationApp]),
             (400, Some(108), &[OtherMode]),
+            (400, Some(108), &registration),
+            (404, Some(102), &[RegistrationPath]),
+            (405, Some(108), &[RegistrationMethod]),
+            (409, Some(108), &[RegistrationConflict]),
             (400, Some(110), &[VapidCryptoKey, Encryption]),
             (400, Some(111), &[TtlMissing]),
             (400, Some(113), &[Topic]),
@@ -258,9 +343,14 @@ mod tests {
             (408, None, &[RequestTimeout]),
             (410, Some(103), &[NoUser]),
             (410, Some(106), &[NoSubscription]),
-            (413, Some(104), &[TooLarge]),
+            (413, Some(104), &[TooLarge, BridgeTooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
+            (429, Some(201), &[BridgeQuota]),
+            (502, Some(900), &[BridgeConfiguration]),
+            (502, Some(901), &[BridgeAuthentication]),
+            (502, Some(902), &[BridgeUnreachable]),
+            (502, Some(903), &[BridgeNoAnswer]),
             (503, None, &[SessionBusy, NotWelcome, Stopping]),
         ];
         for (status, errno, faults) in rows {
@@ -270,7 +360,10 @@ mod tests {
                 assert_ne!(http1::reason(status), "Internal Server Error", "{fault:?}");
             }
         }
-        assert_eq!((Unavailable.row().status, Unavailable.row().errno), (503, Some(201)));
+        assert_eq!((BridgeBadRequest.row().status, BridgeBadRequest.row().errno), (500, Some(900)));
+        for fault in [Unavailable, BridgeUnavailable] {
+            assert_eq!((fault.row().status, fault.row().errno), (503, Some(201)));
+        }
     }
 
     #[test]

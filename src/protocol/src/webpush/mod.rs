@@ -17,6 +17,7 @@ pub mod node_call;
 pub mod payload;
 pub mod prefer;
 pub mod receipt;
+pub mod registration;
 pub mod generation_cache;
 pub mod sealed;
 pub mod token_v3;

@@ -15,6 +15,8 @@ mod late;
 mod liveness;
 mod pace;
 mod rates;
+mod bridge;
+mod registration;
 mod receipts;
 mod refresh;
 mod relay;

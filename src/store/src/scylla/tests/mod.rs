@@ -77,6 +77,9 @@ impl Apart {
                 | StoreOp::ClearPresence { uaid, .. }
                 | StoreOp::Unregister { uaid, .. }
                 | StoreOp::DropUser { uaid }
+                | StoreOp::SetBridge { uaid, .. }
+                | StoreOp::MarkRefused { uaid, .. }
+                | StoreOp::DropBridged { uaid, .. }
                 | StoreOp::Topics { uaid, .. }
                 | StoreOp::Messages { uaid, .. }) = &mut other
                 else {
