@@ -7,7 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::record::Service;
+/// Service of one operator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Service {
+    /// Token endpoint of Google.
+    Token,
+    Fcm,
+    Apns,
+}
 
 /// Way in which a call ends without a whole answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

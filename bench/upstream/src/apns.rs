@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Service};
 use crate::aps;
 use crate::jwt::{Jwt, Key, now};
 use crate::papers::{KEY_ID, TEAM_ID, TOPIC};
-use crate::record::{Call, Chosen, Inner, Seen, Service, State};
+use crate::record::{Call, Chosen, Inner, Seen, State};
 
 /// Checks one request, notes its faults, and returns the answer to it.
 pub(crate) fn answer(state: &State, inner: &mut Inner, call: &mut Call) -> Answer {

@@ -17,7 +17,7 @@ pub(crate) fn check(body: &str, is_alert: bool) -> Result<(), String> {
             "alert" => value.is_string() || value.as_object().is_some_and(is_alert_dictionary),
             "badge" => value.as_u64().is_some(),
             "sound" => value.is_string() || value.is_object(),
-            "content-available" | "mutable-content" => *value == 1,
+            "content-available" | "mutable-content" => *value == 0 || *value == 1,
             "category" | "thread-id" | "target-content-id" | "interruption-level" => value.is_string(),
             "relevance-score" => value.is_number(),
             _ => false,

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, UNAUTHENTICATED, bad_request, error};
+use crate::answer::{Answer, Service, UNAUTHENTICATED, bad_request, error};
 use crate::papers::PROJECT;
-use crate::record::{Call, Chosen, Inner, Service};
+use crate::record::{Call, Chosen, Inner};
 
 /// Checks one request, notes its faults, and returns the answer to it.
 pub(crate) fn answer(inner: &mut Inner, call: &Call) -> Answer {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Service};
 use crate::jwt::{Jwt, Key, now};
 use crate::papers::SERVICE_ACCOUNT_EMAIL;
-use crate::record::{Call, Chosen, Inner, Service, State};
+use crate::record::{Call, Chosen, Inner, State};
 
 /// Checks one request, notes its faults, and returns the answer to it.
 pub(crate) fn answer(state: &State, inner: &mut Inner, call: &mut Call) -> Answer {

@@ -25,12 +25,12 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-pub use answer::{Answer, Fault};
+pub use answer::{Answer, Fault, Service};
 pub use papers::{
     APNS_CHANNELS, APNS_KEY, CA, CLIENT_CERTIFICATE, CLIENT_KEY, CertificateKind, FCM_CREDENTIALS, KEY_ID, PROJECT,
     Papers, SERVICE_ACCOUNT, SERVICE_ACCOUNT_EMAIL, TEAM_ID, TOPIC,
 };
-pub use record::{Call, Script, Service, State};
+pub use record::{Call, Script, State};
 
 /// Running stand-ins. They end when this is dropped.
 pub struct Upstream {

@@ -27,14 +27,20 @@ pub const FCM_CREDENTIALS: &str = "fcm.json";
 pub const APNS_CHANNELS: &str = "apns.json";
 /// Signing key of APNs, as Apple's portal exports it.
 pub const APNS_KEY: &str = "AuthKey.p8";
-/// Certificate that a provider shows to APNs in place of a token, and its key.
+/// Certificate that a provider shows to APNs in place of a token.
 pub const CLIENT_CERTIFICATE: &str = "apns-certificate.pem";
+/// Key of [`CLIENT_CERTIFICATE`].
 pub const CLIENT_KEY: &str = "apns-key.pem";
 
+/// Project of FCM.
 pub const PROJECT: &str = "murre-test";
+/// `client_email` of the service account.
 pub const SERVICE_ACCOUNT_EMAIL: &str = "push@murre-test.iam.gserviceaccount.com";
+/// `kid` of provider tokens.
 pub const KEY_ID: &str = "ABC123DEFG";
+/// `iss` of provider tokens.
 pub const TEAM_ID: &str = "DEF123GHIJ";
+/// The one `apns-topic` that is taken.
 pub const TOPIC: &str = "com.mozilla.org.firefox";
 
 /// Key of the service account. ring makes no RSA keys, so the tests of TLS and these stand-ins share one.

@@ -7,18 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, Service};
 use crate::papers::{CertificateKind, Papers, token_uri};
-
-/// Service of one operator.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Service {
-    /// Token endpoint of Google.
-    Token,
-    Fcm,
-    Apns,
-}
 
 /// One request as it arrived.
 #[derive(Clone, Debug, serde::Serialize)]

@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::answer::{Answer, Fault};
+use crate::answer::{Answer, Fault, Service};
 use crate::papers::Papers;
-use crate::record::{Call, Inner, Service, State};
+use crate::record::{Call, Inner, State};
 use crate::wire::{Frames, Wire};
 use crate::{apns, fcm, google};
 

@@ -1,5 +1,5 @@
-//! The stand-ins themselves, asked over TLS and HTTP/2: what is right is taken, each fault is seen, each answer and each
-//! failure arrives.
+//! The stand-ins themselves, asked over TLS and HTTP/2: what is right is taken, each fault is seen, and each answer and
+//! each failure arrives.
 
 mod provider;
 
