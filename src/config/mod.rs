@@ -8,9 +8,11 @@
 mod access;
 mod acme;
 mod allowed;
+mod bridge_calls;
 mod client_certificates;
 
 mod error;
+mod fcm;
 
 mod addresses;
 
@@ -40,14 +42,17 @@ pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
 use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+pub use bridge_calls::BridgeCalls;
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
+pub use fcm::Fcm;
 pub use parse::Secret;
 pub use proxy::Proxy;
 pub use public::Public;
 pub use scylla::shared_store_faults;
 pub use sources::Sources;
 pub use strangers::Strangers;
+pub(crate) use words::nearest_of;
 
 pub use protocol::webpush::endpoint::TokenForm;
 
@@ -89,6 +94,8 @@ pub struct Config {
     pub store: Store,
     pub delivery: Delivery,
     pub simplepush: SimplePush,
+    pub bridge_calls: BridgeCalls,
+    pub fcm: Fcm,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -372,7 +379,7 @@ impl Config {
     pub fn has_secrets(&self) -> bool {
         let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys, &self.access.tokens];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
-        keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
+        keys || self.fcm.credentials.is_some() || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -395,6 +402,8 @@ impl Config {
             admin: Admin::default(),
             broadcast: Broadcast::default(),
             simplepush: SimplePush::default(),
+            bridge_calls: BridgeCalls::default(),
+            fcm: Fcm::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),

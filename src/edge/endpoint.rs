@@ -6,6 +6,7 @@
 use machine::ids::{Chid, KeyDigest, Stamp, Uaid};
 use machine::message::{Message, Topic};
 use machine::time::{Now, UnixSeconds};
+use machine::upstream::BridgeFailure;
 use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
@@ -171,8 +172,11 @@ impl PushEdge {
             Disposition::Direct => self.stats.posts_accepted_direct += 1,
             Disposition::Stored => self.stats.posts_accepted_stored += 1,
             Disposition::Dropped => self.stats.posts_accepted_dropped += 1,
+            Disposition::Bridged => self.stats.posts_accepted_bridged += 1,
         }
         let Posted { uaid, chid, topic, ttl, receipt } = *posted;
+        // No ack of a bridged user comes back, so there is nothing to report.
+        let receipt = receipt && disposition != Disposition::Bridged;
         let id = MessageId { stamp, uaid, chid, topic };
         let mut response = response::start(&self.date, context, if receipt { 202 } else { 201 }, out);
         if receipt {
@@ -205,6 +209,7 @@ impl PushEdge {
             Published::Refused(refusal) => (ApiError::of(refusal), None),
             Published::TooMany { retry_after } => (ApiError::TooManyToEndpoint, Some(retry_after)),
             Published::OverBudget { retry_after } => (ApiError::OverBudget, Some(retry_after)),
+            Published::NotBridged(failure) => not_bridged(failure),
             Published::Unavailable => (ApiError::Unavailable, None),
         };
         match retry_after {
@@ -212,5 +217,19 @@ impl PushEdge {
             Some(seconds) => self.emit_fault_until(context, fault, seconds, out),
         }
         None
+    }
+}
+
+/// Returns the refusal for a failure at the service of a bridged user, and the seconds until a new try can succeed.
+fn not_bridged(failure: BridgeFailure) -> (ApiError, Option<u32>) {
+    match failure {
+        BridgeFailure::TooLarge { excess: _ } => (ApiError::BridgeTooLarge, None),
+        BridgeFailure::Quota { retry_after } => (ApiError::BridgeQuota, Some(retry_after)),
+        BridgeFailure::BadRequest => (ApiError::BridgeBadRequest, None),
+        BridgeFailure::Configuration => (ApiError::BridgeConfiguration, None),
+        BridgeFailure::Authentication => (ApiError::BridgeAuthentication, None),
+        BridgeFailure::Unreachable => (ApiError::BridgeUnreachable, None),
+        BridgeFailure::NoAnswer => (ApiError::BridgeNoAnswer, None),
+        BridgeFailure::Unavailable { retry_after } => (ApiError::BridgeUnavailable, Some(retry_after)),
     }
 }

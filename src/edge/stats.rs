@@ -19,6 +19,8 @@ counters! {
         counter posts_accepted_direct: "POSTs answered 201 and handed to a live session.",
         counter posts_accepted_stored: "POSTs answered 201 and stored.",
         counter posts_accepted_dropped: "POSTs with TTL 0 answered 201 without a session to take them.",
+        counter posts_accepted_bridged: "POSTs answered 201 after the service of a bridged user took them.",
+        counter posts_not_bridged: "POSTs that the service of a bridged user did not take.",
         counter posts_no_endpoint: "POSTs answered 404: no token of ours.",
         counter posts_no_subscription: "POSTs answered 410.",
         counter posts_too_large: "POSTs answered 413.",
@@ -100,6 +102,14 @@ impl EdgeStats {
             ApiError::SessionBusy => &mut self.node_busy,
             ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
+            ApiError::BridgeTooLarge
+            | ApiError::BridgeQuota
+            | ApiError::BridgeBadRequest
+            | ApiError::BridgeConfiguration
+            | ApiError::BridgeAuthentication
+            | ApiError::BridgeUnreachable
+            | ApiError::BridgeNoAnswer
+            | ApiError::BridgeUnavailable => &mut self.posts_not_bridged,
         };
         *counter += 1;
     }

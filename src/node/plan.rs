@@ -11,7 +11,7 @@ use machine::time::TimeSpan;
 use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
 use shards::ledger;
-use shards::ports::{NoPeers, Port};
+use shards::ports::{NoPeers, NoUpstreams, Port};
 use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, PlaneLimits};
 use shards::thread::ShardSetup;
@@ -77,6 +77,7 @@ impl Plan<'_> {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
                 None => Box::new(NoPeers),
             }),
+            upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service, stored messages wait for the next hello.

@@ -43,6 +43,7 @@ impl World {
             }
             Effect::Store(ticket, op) => self.submit(shard, ticket, op),
             Effect::Peer(_, call) => Err(format!("a node that is alone calls another: {call:?}")),
+            Effect::Upstream(_, call) => Err(format!("no user of this world has a bridge: {call:?}")),
             Effect::LedgerAppend(slot, message) => self.append(shard, slot, &message),
             Effect::LedgerDead(slot) => self.ledger_dead(shard, slot),
             Effect::ClockFloor(clock) => {

@@ -5,6 +5,7 @@
 
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
+use super::bridge::BridgeHandover;
 use super::command::{Cancel, Cancelled, Hello, NodeAnswer, NodeCommand, Publish, Published, carries};
 use super::member::{MemberEvent, MemberReply, MemberRequest};
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
@@ -71,6 +72,8 @@ pub struct ClaimRequest {
 pub enum Reply {
     Claim(ClaimReply),
     Publish(Published),
+    /// To `Publish` for a bridged user: the shard that received the POST calls the service.
+    Bridge(Box<BridgeHandover>),
     Cancel(Cancelled),
     Receipt(ReceiptAnswer),
     Node(NodeAnswer),

@@ -9,6 +9,7 @@
 //! and `send` and `pace` limit their rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and
 //! `broadcast` visit idle sessions. `simplepush` holds the differences of SimplePush mode, `relay` those of members of
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
+//! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
 //! `dead_endpoints` refuses messages without a user, `reset` and `reconcile` let users start over, and `shutdown` ends
 //! sessions.
 
@@ -26,6 +27,7 @@ mod dead_endpoints;
 mod deadlines;
 mod session_end;
 mod backlog;
+mod bridge;
 mod pending_hello;
 mod hello;
 mod input;
@@ -55,6 +57,7 @@ mod subscribe;
 mod sweep;
 mod tickets;
 mod ticks;
+mod upstreams;
 mod urgency;
 mod users;
 mod pending_op;
@@ -62,6 +65,7 @@ mod pending_op;
 #[cfg(test)]
 mod tests;
 
+pub use bridge::BridgeHandover;
 pub use command::{
     AckUpdate, AckVersion, AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancel, Cancelled, CloseReason,
     Command, Disposition, Event, Hello, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Publish,

@@ -3,6 +3,7 @@
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::message::Urgency;
 
+use super::bridge::BridgeCall;
 use super::cluster::pending::{Lookup, PeerNotify, RemotePublish};
 use super::command::Cancelled;
 use super::components::dead_endpoints::Epoch;
@@ -28,6 +29,12 @@ pub(super) enum PendingPeerOp {
     Notify(Box<PeerNotify>),
     /// The end of a session on the other node.
     Leave { uaid: Uaid, presence: Presence },
+}
+
+/// State that the reply of a server that is not of this cluster is for.
+pub(super) enum PendingUpstreamOp {
+    /// A notification at the service of its user.
+    Bridge(Box<BridgeCall>),
 }
 
 /// State that the reply of storage is for.

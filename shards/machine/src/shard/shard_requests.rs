@@ -146,6 +146,7 @@ impl ShardMachine {
         cx.effects.extend(next);
         match (outgoing.waiter, reply) {
             (Waiter::Conn(conn), Reply::Publish(published)) => answer_conn(cx, conn, published),
+            (Waiter::Conn(conn), Reply::Bridge(handover)) => self.call_bridge(cx, conn, *handover),
             (Waiter::Conn(conn), Reply::Cancel(cancelled)) => answer_conn(cx, conn, cancelled),
             (Waiter::Conn(conn), Reply::Receipt(answer)) => {
                 self.receipts.came_back(outgoing.peer);

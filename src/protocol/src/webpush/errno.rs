@@ -92,6 +92,22 @@ pub enum ApiError {
     OverBudget,
     /// Nothing was accepted; try again later.
     Unavailable,
+    /// The service of a bridged user takes no payload of this size.
+    BridgeTooLarge,
+    /// A quota of the service of a bridged user is used up.
+    BridgeQuota,
+    /// The service of a bridged user does not understand the call of this server.
+    BridgeBadRequest,
+    /// The profile of a bridged user is not configured, or configured wrongly.
+    BridgeConfiguration,
+    /// The service of a bridged user does not accept the credentials of this server.
+    BridgeAuthentication,
+    /// No connection to the service of a bridged user, or an answer that is none.
+    BridgeUnreachable,
+    /// The service of a bridged user did not answer in time.
+    BridgeNoAnswer,
+    /// The service of a bridged user is down or overloaded.
+    BridgeUnavailable,
     /// No such session on this node.
     NoSession,
     /// The session is here and takes nothing more now.
@@ -159,6 +175,18 @@ impl ApiError {
             ApiError::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
             ApiError::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
             ApiError::Unavailable => (503, Some(201), "Service unavailable, retry later"),
+            ApiError::BridgeTooLarge => (413, Some(104), "Payload too large for the service of this subscription"),
+            ApiError::BridgeQuota => (429, Some(201), "A quota of the service of this subscription is used up"),
+            ApiError::BridgeBadRequest => (500, Some(900), "The service of this subscription refused the request"),
+            ApiError::BridgeConfiguration => (502, Some(900), "The service of this subscription cannot be used now"),
+            ApiError::BridgeAuthentication => {
+                (502, Some(901), "Cannot authenticate to the service of this subscription")
+            }
+            ApiError::BridgeUnreachable => (502, Some(902), "Cannot reach the service of this subscription"),
+            ApiError::BridgeNoAnswer => (502, Some(903), "The service of this subscription did not answer in time"),
+            ApiError::BridgeUnavailable => {
+                (503, Some(201), "The service of this subscription is unavailable, retry later")
+            }
             ApiError::NoSession => (404, None, "Client not available"),
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
             ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
@@ -243,7 +271,7 @@ mod tests {
             SenderNotAllowed,
             VapidRequired,
         ];
-        let rows: [(u16, Option<u16>, &[ApiError]); 18] = [
+        let rows: [(u16, Option<u16>, &[ApiError]); 23] = [
             (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
             (400, Some(108), &[OtherMode]),
             (400, Some(110), &[VapidCryptoKey, Encryption]),
@@ -258,9 +286,14 @@ mod tests {
             (408, None, &[RequestTimeout]),
             (410, Some(103), &[NoUser]),
             (410, Some(106), &[NoSubscription]),
-            (413, Some(104), &[TooLarge]),
+            (413, Some(104), &[TooLarge, BridgeTooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
+            (429, Some(201), &[BridgeQuota]),
+            (502, Some(900), &[BridgeConfiguration]),
+            (502, Some(901), &[BridgeAuthentication]),
+            (502, Some(902), &[BridgeUnreachable]),
+            (502, Some(903), &[BridgeNoAnswer]),
             (503, None, &[SessionBusy, NotWelcome, Stopping]),
         ];
         for (status, errno, faults) in rows {
@@ -270,7 +303,10 @@ mod tests {
                 assert_ne!(http1::reason(status), "Internal Server Error", "{fault:?}");
             }
         }
-        assert_eq!((Unavailable.row().status, Unavailable.row().errno), (503, Some(201)));
+        assert_eq!((BridgeBadRequest.row().status, BridgeBadRequest.row().errno), (500, Some(900)));
+        for fault in [Unavailable, BridgeUnavailable] {
+            assert_eq!((fault.row().status, fault.row().errno), (503, Some(201)));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
+use crate::upstream::BridgeFailure;
 
 use super::super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::super::row::RowKey;
@@ -84,6 +85,8 @@ pub enum Published {
         /// Seconds until a new try can succeed.
         retry_after: u32,
     },
+    /// The service of a bridged user did not take it, for this reason. Nothing was accepted.
+    NotBridged(BridgeFailure),
     /// 503 with Retry-After: storage, credit or tickets are exhausted. Nothing was accepted.
     Unavailable,
 }
@@ -97,6 +100,8 @@ pub enum Disposition {
     Stored,
     /// TTL 0 and no session that could take it.
     Dropped,
+    /// Taken by the service of a bridged user.
+    Bridged,
 }
 
 /// Outcome of a cancel: 204, or 503 when storage failed.

@@ -30,6 +30,7 @@ pub(super) mod storage_room;
 pub(super) mod backlog_state;
 pub(super) mod sweep;
 pub(super) mod tickets;
+pub(super) mod upstream_calls;
 pub(super) mod user_index;
 pub(super) mod window;
 pub(super) mod writes;

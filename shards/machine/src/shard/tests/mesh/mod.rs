@@ -17,6 +17,7 @@ use crate::shard::tests::script::Script;
 use crate::shard::*;
 use crate::simplepush::WakeData;
 use crate::time::{Instant, Now, TimeSpan, UnixSeconds};
+use crate::upstream::UpstreamOp;
 
 pub use effects::Said;
 pub use nodes::{Line, node_id, notify};
@@ -64,6 +65,8 @@ pub struct Mesh {
     pub versions: BTreeMap<Stamp, (Chid, u64)>,
     /// Calls between nodes under way.
     pub calls: VecDeque<(usize, StoreTicket, PeerOp)>,
+    /// Calls of services under way.
+    pub upstream_calls: VecDeque<(usize, StoreTicket, UpstreamOp)>,
     /// Calls to read storage that got no answer; the peer client repeats them.
     pub owed: Vec<PeerOp>,
     /// Fate of the calls to each node.
@@ -116,6 +119,7 @@ impl Mesh {
             woken: Vec::new(),
             versions: BTreeMap::new(),
             calls: VecDeque::new(),
+            upstream_calls: VecDeque::new(),
             owed: Vec::new(),
             lines: Vec::new(),
             channels: None,

@@ -1,0 +1,126 @@
+//! The three bridges: what each asks of its service, and what its answers mean.
+//!
+//! A bridge makes a request of a notification ([`Bridge::prepare`]), adds its credentials ([`Bridge::authorize`]) and
+//! reads the answer ([`Bridge::judge`]). Connections, deadlines, second attempts, breaker and guard are the same for all
+//! ([`super::profile`]).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use hyper::header::{HeaderMap, HeaderValue};
+use machine::message::Message;
+use machine::upstream::Bridged;
+
+use super::fcm::Fcm;
+use super::judgement::Judgement;
+use super::stub;
+
+/// Bridge of one profile.
+pub(super) enum Bridge {
+    Fcm(Fcm),
+    /// A service inside the server.
+    Stub,
+}
+
+/// Request for one notification, without credentials. It holds a device token: it is never shown.
+pub(super) struct Prepared {
+    pub to: Arc<Bridged>,
+    /// Path and query of the URL.
+    pub path: String,
+    /// All fields but the credentials.
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("to", &self.to).finish_non_exhaustive()
+    }
+}
+
+/// Credentials of one attempt.
+#[derive(Clone)]
+pub(super) struct Authorization {
+    /// Value of the field `authorization`, marked as sensitive; `None`: the client certificate suffices.
+    pub header: Option<HeaderValue>,
+    /// Number of these credentials, for [`Bridge::renew`].
+    pub generation: u64,
+}
+
+/// Complete answer of a service.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Age of credentials, for operators.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct CredentialAges {
+    /// Age of the token that is sent.
+    pub token: Option<Duration>,
+    /// Time at which the client certificate expires.
+    pub certificate_expires: Option<SystemTime>,
+}
+
+impl Bridge {
+    /// Makes the request. An error is the outcome without a call, for example because the payload is too large.
+    pub fn prepare(&self, to: &Arc<Bridged>, message: &Message, _now: SystemTime) -> Result<Prepared, Judgement> {
+        match self {
+            Bridge::Fcm(fcm) => fcm.prepare(to, message),
+            Bridge::Stub => Err(stub::judge(to)),
+        }
+    }
+
+    /// Returns the credentials, waiting for the first ones if need be. An error is the outcome without a call.
+    pub async fn authorize(&self) -> Result<Authorization, Judgement> {
+        match self {
+            Bridge::Fcm(fcm) => fcm.authorize().await,
+            Bridge::Stub => Ok(Authorization { header: None, generation: 0 }),
+        }
+    }
+
+    /// Discards credentials that the service refused. Returns true if others are to be had for a second attempt.
+    pub fn renew(&self, refused: &Authorization) -> bool {
+        match self {
+            Bridge::Fcm(fcm) => fcm.renew(refused.generation),
+            Bridge::Stub => false,
+        }
+    }
+
+    /// Reads an answer.
+    pub fn judge(&self, answer: &Answer, _to: &Bridged, now: SystemTime) -> Judgement {
+        match self {
+            Bridge::Fcm(_) => super::fcm::judge(answer, now),
+            Bridge::Stub => Judgement::no_answer_of_ours(answer.status.as_u16()),
+        }
+    }
+
+    /// Renews credentials that expire soon. Called about ten times a second, on the control plane.
+    pub fn tick(&self) {
+        match self {
+            Bridge::Fcm(fcm) => fcm.tick(),
+            Bridge::Stub => {}
+        }
+    }
+
+    /// Returns the age of the credentials.
+    pub fn ages(&self) -> CredentialAges {
+        match self {
+            Bridge::Fcm(fcm) => CredentialAges { token: fcm.token_age(), certificate_expires: None },
+            Bridge::Stub => CredentialAges::default(),
+        }
+    }
+
+    /// Text of the error line when the guard becomes active: what an operator should check.
+    pub fn guard_hint(&self) -> &'static str {
+        match self {
+            Bridge::Fcm(_) => "check project_id and the credential of this profile in bridge.fcm.credentials",
+            Bridge::Stub => "the stub refuses on request",
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Settings of all profiles, made of the configuration at the start and at a reload.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use machine::upstream::BridgeKind;
+
+use super::bridge::Bridge;
+use super::connections::Connections;
+use super::fcm::{Fcm, FcmRules, read_profiles};
+use super::stub;
+use crate::config::Config;
+use crate::control_plane::http_client::{HttpClient, client_config};
+
+/// Name of a profile.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BridgeName {
+    pub kind: BridgeKind,
+    pub app: Box<str>,
+}
+
+impl BridgeName {
+    /// Value of the label `bridge` in metrics and logs.
+    pub fn kind(&self) -> &'static str {
+        match self.kind {
+            BridgeKind::Fcm => "fcm",
+            BridgeKind::Apns => "apns",
+            BridgeKind::Stub => "stub",
+        }
+    }
+}
+
+/// Bounds of the calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Calls of each profile that are under way (`bridge.max_in_flight`). Queue: the others wait.
+    pub in_flight_max: usize,
+    /// Calls of each profile that wait (`bridge.queue`). Refuse: `Unavailable`.
+    pub waiting_max: usize,
+    /// Bytes of the bodies that wait, of all profiles (`bridge.queue_bytes`). Refuse: `Unavailable`.
+    pub waiting_bytes_max: usize,
+}
+
+/// Everything that the bridges need of the configuration.
+pub struct BridgeSettings {
+    pub(super) profiles: Vec<ProfileSettings>,
+    pub(super) bounds: Bounds,
+}
+
+/// One profile.
+pub(crate) struct ProfileSettings {
+    pub name: Arc<BridgeName>,
+    pub(super) bridge: Bridge,
+    /// `None`: the bridge makes no calls.
+    pub(super) connections: Option<Connections>,
+    /// For one call, with everything that it waits for.
+    pub timeout: Duration,
+}
+
+impl BridgeSettings {
+    /// Reads the credentials that the configuration names. `None`: no bridge is configured.
+    ///
+    /// # Errors
+    /// A sentence without a secret.
+    pub fn read(config: &Config, is_stub_enabled: bool) -> Result<Option<BridgeSettings>, String> {
+        let mut profiles = Vec::new();
+        fcm(config, &mut profiles)?;
+        if is_stub_enabled {
+            stub(&mut profiles);
+        }
+        let bounds = Bounds {
+            in_flight_max: usize::from(config.bridge_calls.max_in_flight),
+            waiting_max: usize::from(config.bridge_calls.queue),
+            waiting_bytes_max: config.bridge_calls.queue_bytes,
+        };
+        Ok((!profiles.is_empty()).then_some(BridgeSettings { profiles, bounds }))
+    }
+
+    /// Returns the names of the profiles.
+    pub fn names(&self) -> BTreeSet<BridgeName> {
+        self.profiles.iter().map(|profile| BridgeName::clone(&profile.name)).collect()
+    }
+}
+
+fn fcm(config: &Config, profiles: &mut Vec<ProfileSettings>) -> Result<(), String> {
+    let (fcm, ca) = (&config.fcm, config.bridge_calls.ca_file.as_deref());
+    let Some(credentials) = &fcm.credentials else { return Ok(()) };
+    let base = fcm.base_url.as_ref().ok_or("bridge.fcm.base_url is not set")?;
+    let rules = FcmRules { min_ttl: fcm.min_ttl, max_ttl: fcm.max_ttl, max_data: fcm.max_data, collapse: fcm.collapse };
+    let tls = client_config(ca).map_err(|error| format!("cannot read bridge.ca_file: {error}"))?;
+    let mut over_h2 = tls.clone();
+    over_h2.alpn_protocols = vec![b"h2".to_vec()];
+    for profile in read_profiles(credentials.reveal())? {
+        tracing::info!(bridge = "fcm", app = %profile.app, "bridge credentials read");
+        let client = HttpClient::configured(tls.clone());
+        let bridge = Fcm::new(&profile.app, base.target(), &profile.project, rules, profile.account, client);
+        let client = HttpClient::configured(over_h2.clone());
+        let connections = Connections::new(base.origin().clone(), client, usize::from(fcm.connections), IDLE_TIMEOUT);
+        profiles.push(ProfileSettings {
+            name: Arc::new(BridgeName { kind: BridgeKind::Fcm, app: profile.app }),
+            bridge: Bridge::Fcm(bridge),
+            connections: Some(connections),
+            timeout: fcm.timeout,
+        });
+    }
+    Ok(())
+}
+
+fn stub(profiles: &mut Vec<ProfileSettings>) {
+    for app in [stub::SUCCESS, stub::ERROR] {
+        profiles.push(ProfileSettings {
+            name: Arc::new(BridgeName { kind: BridgeKind::Stub, app: app.into() }),
+            bridge: Bridge::Stub,
+            connections: None,
+            timeout: Duration::from_secs(1),
+        });
+    }
+}
+
+/// Time after which a connection to FCM that no call uses is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
