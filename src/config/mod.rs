@@ -8,6 +8,7 @@
 mod access;
 mod acme;
 mod allowed;
+mod apns;
 mod bridge_calls;
 mod client_certificates;
 
@@ -42,6 +43,7 @@ pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
 use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+pub use apns::Apns;
 pub use bridge_calls::BridgeCalls;
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
@@ -96,6 +98,7 @@ pub struct Config {
     pub simplepush: SimplePush,
     pub bridge_calls: BridgeCalls,
     pub fcm: Fcm,
+    pub apns: Apns,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -379,7 +382,8 @@ impl Config {
     pub fn has_secrets(&self) -> bool {
         let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys, &self.access.tokens];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
-        keys || self.fcm.credentials.is_some() || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
+        let bridges = self.fcm.credentials.is_some() || self.apns.channels.is_some();
+        keys || bridges || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -404,6 +408,7 @@ impl Config {
             simplepush: SimplePush::default(),
             bridge_calls: BridgeCalls::default(),
             fcm: Fcm::default(),
+            apns: Apns::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),

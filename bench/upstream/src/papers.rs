@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
-    PublicKeyData as _, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData as _, SanType, date_time_ymd,
 };
 use ring::rsa;
 use rustls::RootCertStore;
@@ -172,6 +172,8 @@ struct Authority {
 impl Authority {
     fn new() -> Result<Authority, rcgen::Error> {
         let mut params = CertificateParams::new(vec![])?;
+        // OpenSSL takes a certificate whose issuer has its own name for self-signed.
+        params.distinguished_name.push(DnType::CommonName, "authority of the stand-ins");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate()?;
         let pem = params.self_signed(&key)?.pem();

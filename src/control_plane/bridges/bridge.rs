@@ -14,6 +14,7 @@ use hyper::header::{HeaderMap, HeaderValue};
 use machine::message::Message;
 use machine::upstream::Bridged;
 
+use super::apns::{self, Apns};
 use super::fcm::Fcm;
 use super::judgement::Judgement;
 use super::stub;
@@ -21,6 +22,7 @@ use super::stub;
 /// Bridge of one profile.
 pub(super) enum Bridge {
     Fcm(Fcm),
+    Apns(Apns),
     /// A service inside the server.
     Stub,
 }
@@ -72,6 +74,7 @@ impl Bridge {
     pub fn prepare(&self, to: &Arc<Bridged>, message: &Message, _now: SystemTime) -> Result<Prepared, Judgement> {
         match self {
             Bridge::Fcm(fcm) => fcm.prepare(to, message),
+            Bridge::Apns(apns) => apns.prepare(to, message),
             Bridge::Stub => Err(stub::judge(to)),
         }
     }
@@ -80,6 +83,7 @@ impl Bridge {
     pub async fn authorize(&self) -> Result<Authorization, Judgement> {
         match self {
             Bridge::Fcm(fcm) => fcm.authorize().await,
+            Bridge::Apns(apns) => apns.authorize(),
             Bridge::Stub => Ok(Authorization { header: None, generation: 0 }),
         }
     }
@@ -88,14 +92,23 @@ impl Bridge {
     pub fn renew(&self, refused: &Authorization) -> bool {
         match self {
             Bridge::Fcm(fcm) => fcm.renew(refused.generation),
+            Bridge::Apns(apns) => apns.renew(refused.generation),
             Bridge::Stub => false,
         }
     }
 
+    /// Keeps the credentials of the same profile before a reload, if they are to change seldom.
+    pub fn adopt(&mut self, before: &Bridge) {
+        if let (Bridge::Apns(apns), Bridge::Apns(before)) = (self, before) {
+            apns.adopt(before);
+        }
+    }
+
     /// Reads an answer.
-    pub fn judge(&self, answer: &Answer, _to: &Bridged, now: SystemTime) -> Judgement {
+    pub fn judge(&self, answer: &Answer, to: &Bridged, now: SystemTime) -> Judgement {
         match self {
             Bridge::Fcm(_) => super::fcm::judge(answer, now),
+            Bridge::Apns(apns) => apns.judge(answer.status.as_u16(), &answer.body, to),
             Bridge::Stub => Judgement::no_answer_of_ours(answer.status.as_u16()),
         }
     }
@@ -104,7 +117,7 @@ impl Bridge {
     pub fn tick(&self) {
         match self {
             Bridge::Fcm(fcm) => fcm.tick(),
-            Bridge::Stub => {}
+            Bridge::Apns(_) | Bridge::Stub => {}
         }
     }
 
@@ -112,6 +125,7 @@ impl Bridge {
     pub fn ages(&self) -> CredentialAges {
         match self {
             Bridge::Fcm(fcm) => CredentialAges { token: fcm.token_age(), certificate_expires: None },
+            Bridge::Apns(apns) => apns.ages(),
             Bridge::Stub => CredentialAges::default(),
         }
     }
@@ -120,6 +134,7 @@ impl Bridge {
     pub fn guard_hint(&self) -> &'static str {
         match self {
             Bridge::Fcm(_) => "check project_id and the credential of this profile in bridge.fcm.credentials",
+            Bridge::Apns(_) => apns::GUARD_HINT,
             Bridge::Stub => "the stub refuses on request",
         }
     }

@@ -168,6 +168,8 @@ async fn handshake(connections: &Connections) -> Result<SendRequest<Full<Bytes>>
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PONG_WITHIN)
         .keep_alive_while_idle(true)
+        // SETTINGS say how many there may be: with APNs one, until it took a token.
+        .initial_max_send_streams(1)
         .max_header_list_size(HEAD_BYTES_MAX);
     let made = builder.handshake(TokioIo::new(stream)).await;
     let (sender, connection) = made.map_err(|error| HttpClientError::Connect(error.to_string()))?;

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::judgement::Judgement;
-use super::profile::{Job, Next, Profile, attempt};
+use super::profile::{Job, Next, Profile, Service, attempt};
 use super::queue::{UpstreamCall, UpstreamQueue};
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
 use super::{Bounds, BridgeName, BridgeSettings};
@@ -87,17 +87,21 @@ impl BridgeDriver {
     }
 
     fn use_settings(&mut self, settings: BridgeSettings) {
-        let mut counts: HashMap<Arc<BridgeName>, ProfileStats> = HashMap::new();
+        let mut before: HashMap<Arc<BridgeName>, (ProfileStats, Arc<Service>)> = HashMap::new();
         for number in self.names.drain().map(|(_, number)| number) {
             if let Some(old) = self.profiles.get(&number) {
-                counts.insert(Arc::clone(&old.name), old.stats.clone());
+                before.insert(Arc::clone(&old.name), (old.stats.clone(), Arc::clone(&old.service)));
             }
         }
         self.bounds = settings.bounds;
-        for profile in settings.profiles {
+        for mut profile in settings.profiles {
+            let old = before.remove(&profile.name);
+            if let Some((_, service)) = &old {
+                profile.bridge.adopt(&service.bridge);
+            }
             let mut profile = Profile::new(profile);
             // Counters never go back.
-            if let Some(stats) = counts.remove(&profile.name) {
+            if let Some((stats, _)) = old {
                 profile.stats = stats;
             }
             self.names.insert((profile.name.kind, profile.name.app.clone()), self.next);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use machine::upstream::BridgeKind;
 
+use super::apns;
 use super::bridge::Bridge;
 use super::connections::Connections;
 use super::fcm::{Fcm, FcmRules, read_profiles};
@@ -59,13 +60,18 @@ pub(crate) struct ProfileSettings {
 }
 
 impl BridgeSettings {
-    /// Reads the credentials that the configuration names. `None`: no bridge is configured.
+    /// Reads the credentials that the configuration names; `crypto_keys` seal message ids. `None`: no bridge is configured.
     ///
     /// # Errors
     /// A sentence without a secret.
-    pub fn read(config: &Config, is_stub_enabled: bool) -> Result<Option<BridgeSettings>, String> {
+    pub fn read(
+        config: &Config,
+        crypto_keys: &[String],
+        is_stub_enabled: bool,
+    ) -> Result<Option<BridgeSettings>, String> {
         let mut profiles = Vec::new();
         fcm(config, &mut profiles)?;
+        profiles.extend(apns::profiles(config, crypto_keys)?);
         if is_stub_enabled {
             stub(&mut profiles);
         }
