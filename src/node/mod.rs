@@ -12,6 +12,7 @@ mod backup;
 mod advice;
 
 mod banner;
+mod bridges;
 
 mod certificates;
 
@@ -131,8 +132,10 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
+    let bridges = bridges::read(config)?;
     let wake_ups = calls.wake.as_ref().map(|(_, wake_ups)| Arc::clone(wake_ups));
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
+    let upstreams = bridges::start(bridges, &mut builder)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
     let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
@@ -183,7 +186,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     }
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
-    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers };
+    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))

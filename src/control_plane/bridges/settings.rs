@@ -59,14 +59,14 @@ pub(crate) struct ProfileSettings {
 }
 
 impl BridgeSettings {
-    /// Reads the credentials that the configuration names. `None`: no bridge is configured.
+    /// Reads the credentials that the configuration names.
     ///
     /// # Errors
     /// A sentence without a secret.
-    pub fn read(config: &Config, is_stub_enabled: bool) -> Result<Option<BridgeSettings>, String> {
+    pub fn read(config: &Config) -> Result<BridgeSettings, String> {
         let mut profiles = Vec::new();
         fcm(config, &mut profiles)?;
-        if is_stub_enabled {
+        if config.bridge_calls.stub {
             stub(&mut profiles);
         }
         let bounds = Bounds {
@@ -74,7 +74,7 @@ impl BridgeSettings {
             waiting_max: usize::from(config.bridge_calls.queue),
             waiting_bytes_max: config.bridge_calls.queue_bytes,
         };
-        Ok((!profiles.is_empty()).then_some(BridgeSettings { profiles, bounds }))
+        Ok(BridgeSettings { profiles, bounds })
     }
 
     /// Returns the names of the profiles.
@@ -108,6 +108,7 @@ fn fcm(config: &Config, profiles: &mut Vec<ProfileSettings>) -> Result<(), Strin
 }
 
 fn stub(profiles: &mut Vec<ProfileSettings>) {
+    tracing::warn!("bridge stub enabled: set bridge.stub.enabled to false on a server with users");
     for app in [stub::SUCCESS, stub::ERROR] {
         profiles.push(ProfileSettings {
             name: Arc::new(BridgeName { kind: BridgeKind::Stub, app: app.into() }),
