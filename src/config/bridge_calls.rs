@@ -17,6 +17,8 @@ pub struct BridgeCalls {
     pub queue_bytes: usize,
     /// PEM certificates of the authorities of the services; `None`: those that this host trusts.
     pub ca_file: Option<PathBuf>,
+    /// The stub answers by itself as the device token says; for tests.
+    pub stub: bool,
 }
 
 keys! {
@@ -38,6 +40,10 @@ keys! {
         PEM,
         "PEM certificates of the authorities that the services of bridges are verified with; by default those that this host trusts. Read again on SIGHUP.",
         |c, raw| { c.bridge_calls.ca_file = parse::path(raw)?; Some(()) };
+    "bridge.stub.enabled" = "false",
+        "true or false",
+        "Gives the bridge stub with the apps success and error, for tests of clients and senders. Never for a server with users.",
+        |c, raw| { c.bridge_calls.stub = parse::flag(raw)?; Some(()) };
 }
 
 fn queue_bytes(raw: &parse::Raw) -> Option<usize> {

@@ -23,6 +23,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("acme.agree", &["true", "false"]),
     ("acme.challenge", &["tls-alpn-01", "http-01"]),
     ("bridge.fcm.collapse", &["true", "false"]),
+    ("bridge.stub.enabled", &["true", "false"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),

@@ -12,6 +12,7 @@ mod backup;
 mod advice;
 
 mod banner;
+mod bridges;
 
 mod certificates;
 
@@ -150,6 +151,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let storage = open_storage(config, &data, &process_clock, (&mut builder, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
+    let upstreams = bridges::start(bridges::read(config, &keys.for_edge())?, &mut builder)?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
     if !redirects.is_empty() {
         builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
@@ -183,7 +185,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     }
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
-    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers };
+    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))

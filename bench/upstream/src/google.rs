@@ -67,7 +67,8 @@ fn check(state: &State, jwt: &Jwt) -> Result<(), String> {
     if jwt.claims["iss"] != SERVICE_ACCOUNT_EMAIL {
         return Err(format!("iss {}", jwt.claims["iss"]));
     }
-    if jwt.claims["aud"] != state.token_uri.as_str() {
+    // google-auth for Python names Google's endpoint whatever the token_uri is.
+    if jwt.claims["aud"] != state.token_uri.as_str() && jwt.claims["aud"] != GOOGLE_ENDPOINT {
         return Err(format!("aud {}", jwt.claims["aud"]));
     }
     let scopes = jwt.claims["scope"].as_str().unwrap_or_default();
@@ -84,6 +85,7 @@ fn check(state: &State, jwt: &Jwt) -> Result<(), String> {
     Ok(())
 }
 
+const GOOGLE_ENDPOINT: &str = "https://oauth2.googleapis.com/token";
 /// Scopes that `messages:send` takes.
 const SCOPES: [&str; 2] =
     ["https://www.googleapis.com/auth/firebase.messaging", "https://www.googleapis.com/auth/cloud-platform"];

@@ -102,9 +102,10 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, kind: Kind, state: Arc<
         frames: Frames::default(),
         state,
     };
-    if session.alpn_protocol() == Some(b"h2") {
+    // APNs speaks HTTP/2 only, also with a provider that offers no protocol, as aioapns does.
+    if kind == Kind::Apple || session.alpn_protocol() == Some(b"h2") {
         connection.serve_http2(stream).await;
-    } else if kind == Kind::Google {
+    } else {
         connection.serve_http1(stream).await;
     }
 }

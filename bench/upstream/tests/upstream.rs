@@ -26,7 +26,7 @@ async fn each_fault_of_an_assertion_is_refused() {
     let right = provider.claims();
     let faults = [
         ("iss", json!("somebody@else.example")),
-        ("aud", json!("https://oauth2.googleapis.com/token")),
+        ("aud", json!("https://oauth2.example/token")),
         ("scope", json!("https://www.googleapis.com/auth/firebase")),
         ("iat", json!(right["iat"].as_i64().unwrap() - 4_000)),
         ("iat", json!("now")),

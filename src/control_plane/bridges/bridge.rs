@@ -62,7 +62,7 @@ pub(super) struct Answer {
 
 /// Age of credentials, for operators.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct CredentialAges {
+pub(in crate::control_plane) struct CredentialAges {
     /// Age of the token that is sent.
     pub token: Option<Duration>,
     /// Time at which the client certificate expires.

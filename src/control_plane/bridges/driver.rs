@@ -9,7 +9,7 @@ use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, UpstreamOp, Up
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::judgement::Judgement;
+use super::judgement::{Judgement, Reason};
 use super::profile::{Job, Next, Profile, Service, attempt};
 use super::queue::{UpstreamCall, UpstreamQueue};
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
@@ -24,7 +24,9 @@ pub(in crate::control_plane) struct BridgeDriver {
     /// Profiles in force.
     names: HashMap<(BridgeKind, Box<str>), u64>,
     next: u64,
-    tasks: JoinSet<(u64, Job, Judgement)>,
+    /// Calls of records whose profile is not configured.
+    strays: HashMap<BridgeKind, ProfileStats>,
+    tasks: Tasks,
     snapshots: Arc<ProfileSnapshots>,
 }
 
@@ -36,6 +38,7 @@ impl BridgeDriver {
             profiles: HashMap::new(),
             names: HashMap::new(),
             next: 0,
+            strays: HashMap::new(),
             tasks: JoinSet::new(),
             snapshots: Arc::default(),
         };
@@ -113,16 +116,14 @@ impl BridgeDriver {
     fn take(&mut self, call: UpstreamCall) {
         let now = Instant::now();
         let UpstreamOp::Bridge { to, .. } = &call.op;
+        if to.token.is_empty() || to.app.is_empty() {
+            // An imported record may lack its token or app: that user cannot be reached any more.
+            return reply(call, BridgeOutcome::Gone);
+        }
         let number = self.names.get(&(to.kind, to.app.clone())).copied();
         let Some((number, profile)) = number.and_then(|number| Some((number, self.profiles.get_mut(&number)?))) else {
-            // An imported record may lack its token or app: that user cannot be reached any more.
-            let is_reachable = !to.token.is_empty() && !to.app.is_empty();
-            let failed = BridgeOutcome::Failed(BridgeFailure::Configuration);
-            let outcome = if is_reachable { failed } else { BridgeOutcome::Gone };
-            if let Some((queue, ticket)) = call.back {
-                queue.push(ticket, UpstreamReply::Bridge(outcome));
-            }
-            return;
+            self.strays.entry(to.kind).or_insert_with(ProfileStats::new).count(Reason::Config);
+            return reply(call, BridgeOutcome::Failed(BridgeFailure::Configuration));
         };
         let Some(job) = profile.prepare(call, now) else { return };
         if profile.in_flight < self.bounds.in_flight_max && profile.waiting.is_empty() {
@@ -194,9 +195,18 @@ impl BridgeDriver {
             is_guard_active: profile.guard.is_active(now),
             ages: profile.service.bridge.ages(),
         });
-        let mut all: Vec<ProfileSnapshot> = shown.collect();
+        // Their names are whatever a record holds, so they share an empty one.
+        let strays = self.strays.iter().map(|(kind, stats)| ProfileSnapshot::of_strays(*kind, stats.clone()));
+        let mut all: Vec<ProfileSnapshot> = shown.chain(strays).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         *self.snapshots.look() = all;
+    }
+}
+
+/// Answers a call that belongs to no profile.
+fn reply(call: UpstreamCall, outcome: BridgeOutcome) {
+    if let Some((queue, ticket)) = call.back {
+        queue.push(ticket, UpstreamReply::Bridge(outcome));
     }
 }
 

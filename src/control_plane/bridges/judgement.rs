@@ -9,7 +9,7 @@ use super::breaker::Sign;
 
 /// Reason label of an outcome in metrics and logs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) enum Reason {
+pub(in crate::control_plane) enum Reason {
     Sent,
     RecipientGone,
     NotFound,
@@ -145,6 +145,7 @@ impl Judgement {
         Judgement { alarm: Some(text.into()), ..self }
     }
 
+    #[allow(dead_code, reason = "FCM holds nothing against a connection; APNs does")]
     pub fn reconnecting(self) -> Judgement {
         Judgement { reconnect: true, ..self }
     }

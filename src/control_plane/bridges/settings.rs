@@ -60,19 +60,15 @@ pub(crate) struct ProfileSettings {
 }
 
 impl BridgeSettings {
-    /// Reads the credentials that the configuration names; `crypto_keys` seal message ids. `None`: no bridge is configured.
+    /// Reads the credentials that the configuration names; `crypto_keys` seal message ids.
     ///
     /// # Errors
     /// A sentence without a secret.
-    pub fn read(
-        config: &Config,
-        crypto_keys: &[String],
-        is_stub_enabled: bool,
-    ) -> Result<Option<BridgeSettings>, String> {
+    pub fn read(config: &Config, crypto_keys: &[String]) -> Result<BridgeSettings, String> {
         let mut profiles = Vec::new();
         fcm(config, &mut profiles)?;
         profiles.extend(apns::profiles(config, crypto_keys)?);
-        if is_stub_enabled {
+        if config.bridge_calls.stub {
             stub(&mut profiles);
         }
         let bounds = Bounds {
@@ -80,7 +76,7 @@ impl BridgeSettings {
             waiting_max: usize::from(config.bridge_calls.queue),
             waiting_bytes_max: config.bridge_calls.queue_bytes,
         };
-        Ok((!profiles.is_empty()).then_some(BridgeSettings { profiles, bounds }))
+        Ok(BridgeSettings { profiles, bounds })
     }
 
     /// Returns the names of the profiles.
@@ -114,6 +110,7 @@ fn fcm(config: &Config, profiles: &mut Vec<ProfileSettings>) -> Result<(), Strin
 }
 
 fn stub(profiles: &mut Vec<ProfileSettings>) {
+    tracing::warn!("bridge stub enabled: set bridge.stub.enabled to false on a server with users");
     for app in [stub::SUCCESS, stub::ERROR] {
         profiles.push(ProfileSettings {
             name: Arc::new(BridgeName { kind: BridgeKind::Stub, app: app.into() }),

@@ -50,7 +50,7 @@ fn settings(directory: &Path, sets: &[&str]) -> BridgeSettings {
     ];
     all.extend(sets.iter().map(|set| (*set).to_owned()));
     let config = Config::load(&Sources { sets: all, ..Sources::default() }).unwrap();
-    BridgeSettings::read(&config, &[KEY.to_owned()], false).unwrap().unwrap()
+    BridgeSettings::read(&config, &[KEY.to_owned()]).unwrap()
 }
 
 impl Kit {

@@ -58,6 +58,8 @@ pub(in crate::control_plane::bridges) struct ServiceAccount {
     key: RsaKeyPair,
     key_id: Option<String>,
     pub token_uri: HttpUrl,
+    /// `token_uri` as it is spelled.
+    audience: String,
 }
 
 impl fmt::Debug for ServiceAccount {
@@ -87,8 +89,8 @@ impl ServiceAccount {
         if file.kind.as_deref().is_some_and(|kind| kind != "service_account") {
             return Err("credential is not of the type service_account".to_owned());
         }
-        let token_uri = file.token_uri.as_deref().unwrap_or("https://oauth2.googleapis.com/token");
-        let token_uri = HttpUrl::parse(token_uri).ok_or("token_uri of the credential is not a URL")?;
+        let audience = file.token_uri.unwrap_or_else(|| "https://oauth2.googleapis.com/token".to_owned());
+        let token_uri = HttpUrl::parse(&audience).ok_or("token_uri of the credential is not a URL")?;
         let key = PrivateKeyDer::from_pem_slice(file.private_key.as_bytes());
         let key = match &key {
             Ok(PrivateKeyDer::Pkcs8(der)) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
@@ -97,7 +99,7 @@ impl ServiceAccount {
         };
         let key =
             key.map_err(|_| "private_key of the credential is not an RSA key of 2,048 bits or more".to_owned())?;
-        Ok(ServiceAccount { email: file.client_email, key, key_id: file.private_key_id, token_uri })
+        Ok(ServiceAccount { email: file.client_email, key, key_id: file.private_key_id, token_uri, audience })
     }
 
     /// Signs an assertion that asks for a token. `None`: no random numbers.
@@ -110,7 +112,7 @@ impl ServiceAccount {
         let claims = json!({
             "iss": self.email,
             "scope": SCOPE,
-            "aud": self.token_uri.to_string(),
+            "aud": self.audience,
             "iat": issued,
             "exp": issued + ASSERTION_SECONDS,
         });

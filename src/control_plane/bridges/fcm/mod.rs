@@ -5,7 +5,7 @@ mod judge;
 mod token;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(super) use account::{ServiceAccount, read_profiles};
 pub(super) use judge::judge;
