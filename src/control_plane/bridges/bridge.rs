@@ -1,7 +1,7 @@
 //! The three bridges: what each asks of its service, and what its answers mean.
 //!
-//! A bridge makes a request of a notification ([`Bridge::prepare`]), adds its credentials ([`Bridge::authorize`]) and
-//! reads the answer ([`Bridge::judge`]). Connections, deadlines, second attempts, breaker and guard are the same for all
+//! A bridge makes a request of a notification ([`Bridge::prepare`]), adds its credentials ([`Bridge::authorize`])
+//! and reads the answer ([`Bridge::judge`]). Connections, deadlines, second attempts, breaker and guard are the same for all
 //! ([`super::profile`]).
 
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Mobile bridges: notifications of users whose user agent holds no WebSocket (docs/BRIDGES.md).
 //!
 //! [`queue`] carries calls from the shards to the control plane and replies back; [`driver`] is the one task that makes
-//! them. Each configured [`profile`] has its own calls, [`connections`], [`breaker`], [`guard`] and [`retry_budget`], so
-//! that a service that stalls delays no other. A [`bridge`] makes requests and reads answers: [`fcm`], [`apns`], or the
+//! them. Each configured [`profile`] has its own calls, [`connections`], [`breaker`], [`guard`] and [`retry_budget`],
+//! so that a service that stalls delays no other. A [`bridge`] makes requests and reads answers: [`fcm`], [`apns`], or the
 //! [`stub`].
 //!
 //! Every part is bounded and every call gets its reply by its deadline. Device tokens and credentials are never logged.

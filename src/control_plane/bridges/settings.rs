@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use machine::upstream::BridgeKind;
+use protocol::webpush::message_id::MessageIds;
+use rustls::sign::SingleCertAndKey;
 
-use super::apns;
+use super::apns::{Apns, read_channels};
 use super::bridge::Bridge;
 use super::connections::Connections;
 use super::fcm::{Fcm, FcmRules, read_profiles};
@@ -67,7 +70,7 @@ impl BridgeSettings {
     pub fn read(config: &Config, crypto_keys: &[String]) -> Result<BridgeSettings, String> {
         let mut profiles = Vec::new();
         fcm(config, &mut profiles)?;
-        profiles.extend(apns::profiles(config, crypto_keys)?);
+        apns(config, crypto_keys, &mut profiles)?;
         if config.bridge_calls.stub {
             stub(&mut profiles);
         }
@@ -104,6 +107,31 @@ fn fcm(config: &Config, profiles: &mut Vec<ProfileSettings>) -> Result<(), Strin
             bridge: Bridge::Fcm(bridge),
             connections: Some(connections),
             timeout: fcm.timeout,
+        });
+    }
+    Ok(())
+}
+
+fn apns(config: &Config, crypto_keys: &[String], profiles: &mut Vec<ProfileSettings>) -> Result<(), String> {
+    let (apns, ca) = (&config.apns, config.bridge_calls.ca_file.as_deref());
+    let Some(text) = &apns.channels else { return Ok(()) };
+    let mut tls = client_config(ca).map_err(|error| format!("cannot read bridge.ca_file: {error}"))?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    for channel in read_channels(text.reveal())? {
+        tracing::info!(bridge = "apns", app = %channel.name, "bridge credentials read");
+        let ids = MessageIds::new(crypto_keys).map_err(|_| "endpoint.crypto_keys cannot be used".to_owned())?;
+        let topic = HeaderValue::try_from(&channel.topic).map_err(|_| "a topic cannot be sent".to_owned())?;
+        let bridge = Apns { topic, credential: channel.credential, data_bytes_max: apns.max_data, ids };
+        let mut tls = tls.clone();
+        if let Some(certificate) = channel.certificate {
+            tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certificate));
+        }
+        let (client, most) = (HttpClient::configured(tls), usize::from(apns.connections));
+        profiles.push(ProfileSettings {
+            name: Arc::new(BridgeName { kind: BridgeKind::Apns, app: channel.name }),
+            bridge: Bridge::Apns(bridge),
+            connections: Some(Connections::new(channel.url.origin().clone(), client, most, apns.idle_timeout)),
+            timeout: apns.timeout,
         });
     }
     Ok(())

@@ -4,28 +4,27 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hyper::header::HeaderValue;
-use machine::upstream::BridgeKind;
-use protocol::webpush::message_id::MessageIds;
 use protocol::wire::url::HttpUrl;
 use ring::signature::RsaKeyPair;
-use rustls::ClientConfig;
 use rustls::pki_types::pem::{PemObject as _, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 use serde_json::{Map, Value};
 
-use super::{Apns, Credential, ProviderTokens};
-use crate::config::Config;
-use crate::control_plane::bridges::bridge::Bridge;
-use crate::control_plane::bridges::connections::Connections;
+use super::provider_token::ProviderTokens;
 use crate::control_plane::bridges::profiles::{check_members, is_app, read_text};
-use crate::control_plane::bridges::settings::{BridgeName, ProfileSettings};
-use crate::control_plane::http_client::{HttpClient, client_config};
 use crate::control_plane::validity::Validity;
 
+/// Way in which Apple knows who sends.
+pub(in crate::control_plane::bridges) enum Credential {
+    /// A signed token with each request.
+    Token(Arc<ProviderTokens>),
+    /// A certificate in the handshake, until this time.
+    Certificate { expires: Option<SystemTime> },
+}
+
 /// One channel as configured.
-pub(super) struct Channel {
+pub(in crate::control_plane::bridges) struct Channel {
     pub name: Box<str>,
     pub topic: String,
     pub url: HttpUrl,
@@ -34,49 +33,11 @@ pub(super) struct Channel {
     pub certificate: Option<Arc<CertifiedKey>>,
 }
 
-/// Makes the profiles of all channels.
-///
-/// # Errors
-/// A sentence without a secret.
-pub(in crate::control_plane::bridges) fn profiles(
-    config: &Config,
-    crypto_keys: &[String],
-) -> Result<Vec<ProfileSettings>, String> {
-    let apns = &config.apns;
-    let Some(text) = &apns.channels else { return Ok(Vec::new()) };
-    let ca = config.bridge_calls.ca_file.as_deref();
-    let mut tls = client_config(ca).map_err(|error| format!("cannot read bridge.ca_file: {error}"))?;
-    tls.alpn_protocols = vec![b"h2".to_vec()];
-    let mut profiles = Vec::new();
-    for channel in read_channels(text.reveal())? {
-        tracing::info!(bridge = "apns", app = %channel.name, "bridge credentials read");
-        let ids = MessageIds::new(crypto_keys).map_err(|_| "endpoint.crypto_keys cannot be used".to_owned())?;
-        let topic = HeaderValue::try_from(&channel.topic).map_err(|_| "a topic cannot be sent".to_owned())?;
-        let bridge = Apns { topic, credential: channel.credential, data_bytes_max: apns.max_data, ids };
-        let client = HttpClient::configured(showing(tls.clone(), channel.certificate));
-        let most = usize::from(apns.connections);
-        profiles.push(ProfileSettings {
-            name: Arc::new(BridgeName { kind: BridgeKind::Apns, app: channel.name }),
-            bridge: Bridge::Apns(bridge),
-            connections: Some(Connections::new(channel.url.origin().clone(), client, most, apns.idle_timeout)),
-            timeout: apns.timeout,
-        });
-    }
-    Ok(profiles)
-}
-
-fn showing(mut tls: ClientConfig, certificate: Option<Arc<CertifiedKey>>) -> ClientConfig {
-    if let Some(certificate) = certificate {
-        tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certificate));
-    }
-    tls
-}
-
 /// Reads the channels: `text` is the JSON of all, or the name of a file with it.
 ///
 /// # Errors
 /// A sentence without a secret.
-pub(super) fn read_channels(text: &str) -> Result<Vec<Channel>, String> {
+pub(in crate::control_plane::bridges) fn read_channels(text: &str) -> Result<Vec<Channel>, String> {
     let text = read_text(text)?;
     let all: Map<String, Value> =
         serde_json::from_str(&text).map_err(|_| "bridge.apns.channels is not a JSON object".to_owned())?;

@@ -22,8 +22,7 @@ use uuid::Uuid;
 use super::bridge::{Authorization, CredentialAges, Prepared};
 use super::judgement::{Judgement, Reason};
 use super::payload::{collapse_key, common_map};
-pub(super) use channels::profiles;
-use provider_token::ProviderTokens;
+pub(super) use channels::{Credential, read_channels};
 
 /// One channel: an app at Apple, with the credentials for its topic.
 pub(super) struct Apns {
@@ -33,14 +32,6 @@ pub(super) struct Apns {
     pub data_bytes_max: usize,
     /// Makes the member `ver` of the payload.
     pub ids: MessageIds,
-}
-
-/// Way in which Apple knows who sends.
-pub(super) enum Credential {
-    /// A signed token with each request.
-    Token(Arc<ProviderTokens>),
-    /// A certificate in the handshake, until this time.
-    Certificate { expires: Option<SystemTime> },
 }
 
 impl Apns {

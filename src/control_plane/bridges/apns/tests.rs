@@ -307,7 +307,10 @@ async fn a_payload_has_the_common_map_the_message_id_and_aps() {
 #[tokio::test]
 async fn aps_of_a_registration_overrides() {
     let mut kit = Kit::start(&[]).await;
-    let keys = json!({"title-loc-key": "SentTab.NoTabArrivingNotification.title", "loc-key": "SentTab.NoTabArrivingNotification.body"});
+    let keys = json!({
+        "title-loc-key": "SentTab.NoTabArrivingNotification.title",
+        "loc-key": "SentTab.NoTabArrivingNotification.body",
+    });
     let with = |extra: Value| {
         let mut alert = keys.clone();
         alert.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());

@@ -3,8 +3,7 @@
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
-use crate::control_plane::bridges::apns::Credential;
-use crate::control_plane::bridges::apns::channels::{Channel, read_channels};
+use crate::control_plane::bridges::apns::channels::{Channel, Credential, read_channels};
 
 const RSA_KEY: &str = include_str!("../../../../tls/tests/tls/rsa.pem");
 
