@@ -41,8 +41,8 @@ mod tests;
 
 pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
-use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+use allowed::ACCESS_LIST_MAX;
 pub use apns::Apns;
 pub use bridge_calls::BridgeCalls;
 pub use client_certificates::ClientCertificates;

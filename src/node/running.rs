@@ -168,8 +168,8 @@ impl RunningNode {
     /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the control plane.
     ///
     /// # Errors
-    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`], [`NodeError::Bridge`]; then all stays what it
-    /// was. [`NodeError::Shards`] when a shard does not answer.
+    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`], [`NodeError::Bridge`];
+    /// then all stays what it was. [`NodeError::Shards`] when a shard does not answer.
     pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));

@@ -14,7 +14,8 @@ use protocol::wire::url::Origin;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::bridge::Answer;
+use super::jitter::jitter;
+use super::request::Answer;
 use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError};
 
 /// Connections of one profile.
@@ -142,7 +143,7 @@ impl Connections {
         let span = (PAUSE_MIN * 2u32.saturating_pow(state.failures.min(7))).min(PAUSE_MAX);
         state.failures = state.failures.saturating_add(1);
         // At least half of it, so that nodes that lost the service together do not come back together.
-        state.not_before = Some(Instant::now() + span.mul_f64(0.5 + super::jitter() / 2.0));
+        state.not_before = Some(Instant::now() + span.mul_f64(0.5 + jitter() / 2.0));
         drop(state);
         self.attempts.send_modify(|attempts| *attempts += 1);
     }

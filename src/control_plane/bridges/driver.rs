@@ -10,10 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::judgement::{Judgement, Reason};
+use super::name::BridgeName;
 use super::profile::{Job, Next, Profile, Service, attempt};
 use super::queue::{UpstreamCall, UpstreamQueue};
+use super::settings::{Bounds, BridgeSettings};
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
-use super::{Bounds, BridgeName, BridgeSettings};
 
 /// Task that makes the calls. Lives on the control plane.
 pub(in crate::control_plane) struct BridgeDriver {

@@ -56,7 +56,7 @@ pub(super) enum Retry {
     No,
     /// Over another connection, or the same.
     Unprocessed,
-    /// After [`super::bridge::Bridge::renew`] of the credentials that were refused.
+    /// After `Bridge::renew` of the credentials that were refused.
     NewCredentials,
 }
 

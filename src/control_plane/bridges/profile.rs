@@ -10,16 +10,18 @@ use hyper::{Method, Request};
 use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamReply};
 use tokio::time::{Instant, timeout_at};
 
-use super::ProfileSettings;
 use super::breaker::{Admission, Breaker, Change};
-use super::bridge::{Bridge, Prepared};
+use super::bridge::Bridge;
 use super::connections::{Connections, ExchangeError};
 use super::guard::{Belief, Guard};
+use super::jitter::jitter;
 use super::judgement::{Judgement, Reason, Retry};
+use super::name::BridgeName;
 use super::queue::UpstreamCall;
+use super::request::Prepared;
 use super::retry_budget::RetryBudget;
+use super::settings::ProfileSettings;
 use super::stats::ProfileStats;
-use super::{BridgeName, jitter};
 
 /// State of one profile.
 pub(super) struct Profile {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use machine::ids::StoreTicket;
 use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamOp, UpstreamReply};
 
-use super::BridgeSettings;
+use super::settings::BridgeSettings;
 use crate::control_plane::lane::{Call, Lane, ShardEnd};
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.

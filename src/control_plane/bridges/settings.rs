@@ -13,27 +13,10 @@ use super::apns::{Apns, read_channels};
 use super::bridge::Bridge;
 use super::connections::Connections;
 use super::fcm::{Fcm, FcmRules, read_profiles};
+use super::name::BridgeName;
 use super::stub;
 use crate::config::Config;
 use crate::control_plane::http_client::{HttpClient, client_config};
-
-/// Name of a profile.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BridgeName {
-    pub kind: BridgeKind,
-    pub app: Box<str>,
-}
-
-impl BridgeName {
-    /// Value of the label `bridge` in metrics and logs.
-    pub fn kind(&self) -> &'static str {
-        match self.kind {
-            BridgeKind::Fcm => "fcm",
-            BridgeKind::Apns => "apns",
-            BridgeKind::Stub => "stub",
-        }
-    }
-}
 
 /// Bounds of the calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use machine::upstream::BridgeKind;
 
-use super::BridgeName;
-use super::bridge::CredentialAges;
 use super::judgement::{Judgement, Reason};
+use super::name::BridgeName;
+use super::request::CredentialAges;
 
 /// Numbers of one profile.
 #[derive(Clone, Debug)]

@@ -93,3 +93,36 @@ impl Collector for BridgeStats {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::MetricSources;
+    use super::super::super::bridges::tests::snapshots;
+    use super::super::super::own::Own;
+    use super::super::{Format, Metrics};
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_profile_have_its_name_as_labels() {
+        let text = |profiles| {
+            let own = Own { profiles, ..Own::default() };
+            Metrics::new(Arc::new(MetricSources::default()), &own).encode(Format::Text).unwrap()
+        };
+        assert!(!text(None).contains("bridge"), "a bridge that is not configured has no metrics");
+        let text = text(Some(snapshots()));
+        for line in [
+            "murre_bridge_sent_total{bridge=\"fcm\",app=\"firefox\"} 1",
+            "murre_bridge_errors_total{bridge=\"fcm\",app=\"firefox\",reason=\"quota\"} 1",
+            "murre_bridge_errors_total{bridge=\"fcm\",app=\"firefox\",reason=\"upstream_418\"} 1",
+            "murre_bridge_retries_total{bridge=\"fcm\",app=\"firefox\"} 0",
+            "murre_bridge_seconds_bucket{le=\"0.025\",bridge=\"fcm\",app=\"firefox\"} 3",
+            "murre_bridge_seconds_count{bridge=\"fcm\",app=\"firefox\"} 3",
+            "murre_bridge_in_flight{bridge=\"fcm\",app=\"firefox\"} 4",
+            "murre_bridge_breaker{bridge=\"fcm\",app=\"firefox\"} 1",
+            "murre_bridge_token_age_seconds{bridge=\"fcm\",app=\"firefox\"} 5",
+        ] {
+            assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
+        }
+        assert!(!text.contains("certificate_expires"), "a profile without a certificate has no such number");
+    }
+}

@@ -117,8 +117,8 @@ impl PeerQueue {
     }
 }
 
-/// Calls between the shards and the control plane: 16,384 x 150 B = 2.4 MB. Refuse: `Unreachable` for all but notifications at
-/// half of it, for those at the end, counted.
+/// Calls between the shards and the control plane: 16,384 x 150 B = 2.4 MB. Refuse: `Unreachable` for all but
+/// notifications at half of it, for those at the end, counted.
 const CALLS_MAX: usize = 16_384;
 /// Calls of one shard without a reply. Refuse: `Unreachable`.
 const LANE_CALLS_MAX: usize = 16_384;

@@ -19,9 +19,9 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::bridge::{Authorization, CredentialAges, Prepared};
 use super::judgement::{Judgement, Reason};
 use super::payload::{collapse_key, common_map};
+use super::request::{Authorization, CredentialAges, Prepared};
 pub(super) use channels::{Credential, read_channels};
 
 /// One channel: an app at Apple, with the credentials for its topic.

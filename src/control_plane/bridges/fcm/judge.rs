@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use machine::upstream::BridgeFailure;
 use serde::Deserialize;
 
-use crate::control_plane::bridges::bridge::Answer;
 use crate::control_plane::bridges::judgement::{Judgement, Reason, Retry};
+use crate::control_plane::bridges::request::Answer;
 use crate::control_plane::bridges::retry_after::retry_after;
 
 /// Reads an answer. Members that are missing or of another type count as absent.

@@ -19,9 +19,9 @@ use machine::message::{Message, Urgency};
 use machine::upstream::{BridgeFailure, Bridged};
 use serde_json::json;
 
-use super::bridge::{Authorization, Prepared};
 use super::judgement::{Judgement, Reason};
 use super::payload::{collapse_key, common_map};
+use super::request::{Authorization, Prepared};
 use crate::control_plane::http_client::HttpClient;
 use token::GoogleToken;
 

@@ -12,7 +12,7 @@ use protocol::webpush::payload::Draft;
 use serde_json::Value;
 
 use super::*;
-use crate::control_plane::bridges::bridge::Answer;
+use crate::control_plane::bridges::request::Answer;
 
 /// RSA key of the tests of TLS.
 const RSA_KEY: &str = include_str!("../../../tls/tests/tls/rsa.pem");
@@ -157,6 +157,24 @@ fn profiles_are_refused_with_a_sentence_and_the_nearest_name() {
         let refusal = refusal(text);
         assert!(refusal.contains(sentence) && !refusal.contains("secret-text"), "{refusal}");
     }
+}
+
+#[test]
+fn an_assertion_is_signed_by_the_key_of_the_account_and_asks_for_the_scope_of_messages() {
+    use ring::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
+    let (account, now) = (account(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    let assertion = account.assertion(now).unwrap();
+    let (signed, signature) = assertion.rsplit_once('.').unwrap();
+    let signature = protocol::wire::base64url::decode(signature.as_bytes()).unwrap();
+    let key = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, account.public_key());
+    assert!(key.verify(signed.as_bytes(), &signature).is_ok());
+    let claims = protocol::wire::base64url::decode(signed.split_once('.').unwrap().1.as_bytes()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let wanted = json!({
+        "iss": "a@b", "scope": "https://www.googleapis.com/auth/firebase.messaging",
+        "aud": "https://oauth2.googleapis.com/token", "iat": 1_700_000_000, "exp": 1_700_003_600,
+    });
+    assert_eq!(claims, wanted);
 }
 
 #[test]

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::account::ServiceAccount;
-use crate::control_plane::bridges::bridge::Authorization;
-use crate::control_plane::bridges::jitter;
+use crate::control_plane::bridges::jitter::jitter;
 use crate::control_plane::bridges::judgement::{Judgement, Reason};
+use crate::control_plane::bridges::request::Authorization;
 use crate::control_plane::http_client::{HttpClient, HttpClientError};
 
 /// Access token of one profile, and its fetches.

@@ -16,8 +16,10 @@ use tokio::time::Instant;
 use upstream::{CA, FCM_CREDENTIALS, Upstream};
 
 use super::fcm::tests::{message, user};
-use super::stats::{ProfileSnapshot, ProfileSnapshots};
-use super::{BridgeDriver, BridgeSettings, UpstreamQueue};
+use super::judgement::Judgement;
+use super::request::CredentialAges;
+use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
+use super::{BridgeDriver, BridgeName, BridgeSettings, UpstreamQueue};
 use crate::config::{Config, Sources};
 
 /// Bridges of one configuration, and the services that they call.
@@ -118,6 +120,21 @@ fn small() -> Arc<Message> {
 
 fn failed(failure: BridgeFailure) -> BridgeOutcome {
     BridgeOutcome::Failed(failure)
+}
+
+/// State of one profile of FCM, for tests of the metrics.
+pub(in crate::control_plane) fn snapshots() -> Arc<ProfileSnapshots> {
+    let mut stats = ProfileStats::new();
+    for judgement in [Judgement::sent(), Judgement::quota(60), Judgement::no_answer_of_ours(418)] {
+        stats.replied(&judgement, Duration::from_millis(20));
+    }
+    let name = Arc::new(BridgeName { kind: BridgeKind::Fcm, app: "firefox".into() });
+    let ages = CredentialAges { token: Some(Duration::from_secs(5)), certificate_expires: None };
+    let (in_flight, is_breaker_open) = (4, true);
+    let rest = ProfileSnapshot::of_strays(BridgeKind::Fcm, stats);
+    let snapshots = ProfileSnapshots::default();
+    snapshots.look().push(ProfileSnapshot { name, in_flight, is_breaker_open, ages, ..rest });
+    Arc::new(snapshots)
 }
 
 /// Longest wait of a test for something that must happen.
