@@ -27,6 +27,6 @@ keys! {
         |c, raw| { c.bridge.registration_rate = parse::number(raw, 0, 1_000_000)? as u32; Some(()) };
     "bridge.stub.enabled" = "false",
         "true or false",
-        "Accept registrations of the type stub, whose notifications reach nobody. For tests: never on a public server.",
+        "Gives the bridge stub with the apps success and error, whose notifications reach nobody. For tests of clients and senders: never on a server with users.",
         |c, raw| { c.bridge.stub = parse::flag(raw)?; Some(()) };
 }

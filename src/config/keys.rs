@@ -7,6 +7,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::*;
 use super::bridge::BRIDGE;
+use super::bridge_calls::BRIDGE_CALLS;
 use super::client_certificates::CLIENT_CERTIFICATES;
 use super::error::{ConfigError, Origin};
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
@@ -40,7 +41,7 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// Every key there is, in the order of the documentation.
 pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
 
-const GROUPS: [&[Key]; 7] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, RELEASE];
+const GROUPS: [&[Key]; 8] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, BRIDGE_CALLS, RELEASE];
 const COUNT: usize = {
     let (mut count, mut group) = (0, 0);
     while group < GROUPS.len() {

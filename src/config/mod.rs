@@ -8,10 +8,13 @@
 mod access;
 mod acme;
 mod allowed;
+mod apns;
 mod bridge;
+mod bridge_calls;
 mod client_certificates;
 
 mod error;
+mod fcm;
 
 mod addresses;
 
@@ -39,17 +42,21 @@ mod tests;
 
 pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
-use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+use allowed::ACCESS_LIST_MAX;
+pub use apns::Apns;
 pub use bridge::Bridge;
+pub use bridge_calls::BridgeCalls;
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
+pub use fcm::Fcm;
 pub use parse::Secret;
 pub use proxy::Proxy;
 pub use public::Public;
 pub use scylla::shared_store_faults;
 pub use sources::Sources;
 pub use strangers::Strangers;
+pub(crate) use words::nearest_of;
 
 pub use protocol::webpush::endpoint::TokenForm;
 
@@ -92,6 +99,9 @@ pub struct Config {
     pub delivery: Delivery,
     pub simplepush: SimplePush,
     pub bridge: Bridge,
+    pub bridge_calls: BridgeCalls,
+    pub fcm: Fcm,
+    pub apns: Apns,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -381,7 +391,8 @@ impl Config {
             &self.bridge.auth_keys,
         ];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
-        keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
+        let bridges = self.fcm.credentials.is_some() || self.apns.channels.is_some();
+        keys || bridges || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -405,6 +416,9 @@ impl Config {
             broadcast: Broadcast::default(),
             simplepush: SimplePush::default(),
             bridge: Bridge::default(),
+            bridge_calls: BridgeCalls::default(),
+            fcm: Fcm::default(),
+            apns: Apns::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
@@ -450,9 +464,10 @@ impl Config {
         acme::check(self)?;
         self::tls::check(self)?;
         client_certificates::check(self)?;
-        if self.bridge.stub && self.bridge.auth_keys.is_empty() {
+        let bridged = self.bridge.stub || self.fcm.credentials.is_some() || self.apns.channels.is_some();
+        if bridged && self.bridge.auth_keys.is_empty() {
             return Err(ConfigError::Conflict(
-                "bridge.stub.enabled needs bridge.auth_keys: the keys of the secrets of devices",
+                "a bridge needs bridge.auth_keys, the keys of the secrets that devices show; set bridge.auth_keys",
             ));
         }
         if self.max_connections < u32::from(self.shards.count) {

@@ -92,7 +92,8 @@ impl HttpClient {
         HttpClient::configured(with_roots(roots))
     }
 
-    fn configured(config: ClientConfig) -> HttpClient {
+    /// One with this configuration of TLS.
+    pub fn configured(config: ClientConfig) -> HttpClient {
         HttpClient { tls: TlsConnector::from(Arc::new(config)).into(), ..HttpClient::new() }
     }
 

@@ -27,8 +27,10 @@ mod wake_up;
 mod peer_client;
 
 mod acme;
+mod bridges;
 mod challenges;
 mod http_client;
+mod lane;
 mod memory_trim;
 mod expiry;
 
@@ -42,6 +44,7 @@ pub(crate) mod tests;
 
 pub(crate) use acme::Acme;
 pub use acme::{Answers, OrderBook};
+pub use bridges::{BridgeName, BridgeSettings, UpstreamQueue};
 pub use broadcast_poller::BroadcastSource;
 pub use challenges::Challenges;
 pub(crate) use clock_monitor::{ClockMonitor, TimeSource};
@@ -135,6 +138,7 @@ pub struct ControlPlaneBuilder {
     poller: Option<BroadcastPoller>,
     caller: Option<wake_up::WakeUpSender>,
     peers: Option<peer_client::PeerDriver>,
+    bridges: Option<bridges::BridgeDriver>,
     clock_monitor: Option<ClockMonitor>,
     acme: Option<Acme>,
     redirects: Option<Redirects>,
@@ -157,7 +161,7 @@ impl ControlPlaneBuilder {
         let poller = calls.source.map(poller);
         let caller = calls.wake.map(|(url, wake_ups)| wake_up::WakeUpSender::new(url, wake_ups, Arc::clone(&client)));
         let (signals, came) = (signal_came, signal_sent);
-        let (peers, clock_monitor, lease, redirects, acme) = (None, None, None, None, None);
+        let (peers, bridges, clock_monitor, lease, redirects, acme) = (None, None, None, None, None, None);
         Ok(ControlPlaneBuilder {
             runtime,
             signals,
@@ -167,6 +171,7 @@ impl ControlPlaneBuilder {
             poller,
             caller,
             peers,
+            bridges,
             clock_monitor,
             redirects,
             acme,
@@ -175,6 +180,11 @@ impl ControlPlaneBuilder {
 
     pub fn call_nodes(&mut self, calls: PeerCalls) {
         self.peers = Some(peer_client::PeerDriver::new(calls));
+    }
+
+    /// Makes the control plane hand notifications to mobile bridges.
+    pub fn call_bridges(&mut self, queue: Arc<UpstreamQueue>, settings: BridgeSettings) {
+        self.bridges = Some(bridges::BridgeDriver::new(queue, settings));
     }
 
     /// Makes the control plane renew the lease of this node.
@@ -248,7 +258,7 @@ impl ControlPlane {
         host: Arc<dyn Host>,
     ) -> std::io::Result<ControlPlane> {
         let ControlPlaneBuilder { runtime, signals, lease, came, broadcasts, poller, caller, .. } = builder;
-        let ControlPlaneBuilder { peers, clock_monitor, redirects, acme, .. } = builder;
+        let ControlPlaneBuilder { peers, bridges, clock_monitor, redirects, acme, .. } = builder;
         let Admin { listeners, tls, hosts } = admin;
         let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
@@ -276,7 +286,8 @@ impl ControlPlane {
         let source = poller.as_ref().map(BroadcastPoller::state);
         let nodes = peers.as_ref().map(peer_client::PeerDriver::snapshots);
         let boards = boards.into_iter().flatten().collect();
-        let own = own::Own { broadcasts, source, boards, nodes, orders: acme.as_ref().map(Acme::book) };
+        let profiles = bridges.as_ref().map(bridges::BridgeDriver::snapshots);
+        let own = own::Own { broadcasts, source, boards, nodes, profiles, orders: acme.as_ref().map(Acme::book) };
         let (stop, stopped) = watch::channel(false);
         let (crowd, certificates) = (sources.shards.clone(), Arc::clone(&sources.certificates));
         let (looking, leasing, renewing) = (Arc::clone(&host), Arc::clone(&host), Arc::clone(&host));
@@ -295,6 +306,9 @@ impl ControlPlane {
             }
             if let Some(peers) = peers {
                 tokio::spawn(report("the calls of other nodes", peers.run()));
+            }
+            if let Some(bridges) = bridges {
+                tokio::spawn(report("the calls of mobile bridges", bridges.run()));
             }
             if let Some(clock_monitor) = clock_monitor {
                 tokio::spawn(clock_monitor.run());

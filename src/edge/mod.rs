@@ -59,7 +59,7 @@ pub use events::{Counts, Ended, EventKind, Events, Report};
 use front::Front;
 use http::Exchange;
 use registering::Registrations;
-pub use registering::{BridgeProfiles, BridgeSettings};
+pub use registering::{BridgeProfiles, RegistrationSettings};
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
@@ -92,8 +92,8 @@ pub struct EdgeConfig {
     pub unfinished_bytes_max: usize,
     /// True if `relay.members` is not 0: a hello can make its connection a relay.
     pub relays: bool,
-    /// Settings of the mobile bridges at start; [`PushEdge::set_bridges`] replaces them.
-    pub bridges: Arc<BridgeSettings>,
+    /// Settings of the registration API at start; [`PushEdge::set_registrations`] replaces them.
+    pub registrations: Arc<RegistrationSettings>,
     /// `hello.reconcile`: the edge passes the channels of a hello to the machine.
     pub reconcile: bool,
     /// Boot of this node. Other nodes name it in their calls (ARCHITECTURE.md 8.9).
@@ -254,7 +254,7 @@ impl PushEdge {
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
-            registrations: Registrations::new(&config.bridges),
+            registrations: Registrations::new(&config.registrations),
             offers_receipts: config.receipts,
             gate: Arc::clone(&config.gate),
             boot: config.boot,

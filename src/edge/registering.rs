@@ -32,9 +32,9 @@ impl BridgeProfiles {
     }
 }
 
-/// Settings of the mobile bridges. Must not be logged.
+/// Settings of the registration API. Must not be logged.
 #[derive(Clone, Default)]
-pub struct BridgeSettings {
+pub struct RegistrationSettings {
     /// `bridge.auth_keys`: the first makes the secrets of registered users, all verify; without keys the API is off.
     pub auth_keys: Vec<String>,
     pub profiles: BridgeProfiles,
@@ -45,13 +45,13 @@ pub struct BridgeSettings {
 /// State of the API on one shard.
 pub(super) struct Registrations {
     pub(super) secrets: SecretKeys,
-    pub(super) settings: Arc<BridgeSettings>,
+    pub(super) settings: Arc<RegistrationSettings>,
     /// `None`: no limit on first registrations.
     pub(super) rate: Option<TokenBuckets<()>>,
 }
 
 impl Registrations {
-    pub(super) fn new(settings: &Arc<BridgeSettings>) -> Registrations {
+    pub(super) fn new(settings: &Arc<RegistrationSettings>) -> Registrations {
         Registrations {
             secrets: SecretKeys::new(&settings.auth_keys),
             settings: Arc::clone(settings),

@@ -12,7 +12,7 @@ use machine::{Command, Device, NewChannel, RegistrationAnswer, RegistrationCall,
 
 use super::http::{BodyAction, Reply};
 use super::pages::method_refused;
-use super::registering::{BridgeSettings, Draft, Registering, RegistrationDraft, Registrations};
+use super::registering::{Draft, Registering, RegistrationDraft, RegistrationSettings, Registrations};
 use super::response::{self, Context};
 use super::{EventKind, PushEdge};
 use protocol::webpush::endpoint::Subscription;
@@ -24,7 +24,7 @@ use protocol::wire::upgrade;
 
 impl PushEdge {
     /// Takes other settings of the bridges. Users whose secret no key made are refused from now on.
-    pub fn set_bridges(&mut self, settings: &Arc<BridgeSettings>) {
+    pub fn set_registrations(&mut self, settings: &Arc<RegistrationSettings>) {
         let before = &self.registrations.settings;
         let rate_stays = before.registration_rate == settings.registration_rate;
         let rate = self.registrations.rate.take().filter(|_| rate_stays);

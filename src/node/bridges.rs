@@ -1,21 +1,37 @@
-//! Settings of the mobile bridges, from the configuration to the form of the edge.
+//! Mobile bridges of a node: read from the configuration, handed to the control plane and to the edges, reloaded.
 
-use machine::upstream::BridgeKind;
+use std::sync::Arc;
 
+use super::error::NodeError;
 use crate::config::Config;
-use crate::edge::{BridgeProfiles, BridgeSettings};
+use crate::control_plane::{BridgeSettings, ControlPlaneBuilder, UpstreamQueue};
+use crate::edge::{BridgeProfiles, EdgeKeys, RegistrationSettings};
 
-/// Profiles of the stub: every notification of a user of the first one is accepted, the second one answers as the token
-/// says.
-const STUB_PROFILES: [&str; 2] = ["success", "error"];
+/// Reads the profiles and their files. Payloads name a message by its id, which `keys` seal.
+pub(super) fn read(config: &Config, keys: &EdgeKeys) -> Result<BridgeSettings, NodeError> {
+    BridgeSettings::read(config, &keys.crypto).map_err(NodeError::Bridge)
+}
 
-/// Returns the settings of one of `shards` shards.
-pub(super) fn settings(config: &Config, shards: u16) -> BridgeSettings {
-    let mut profiles = BridgeProfiles::default();
-    if config.bridge.stub {
-        STUB_PROFILES.iter().for_each(|app| profiles.add(BridgeKind::Stub, app));
+/// Makes the control plane serve the bridges. `None`: none is configured, and nothing runs for them.
+pub(super) fn start(
+    settings: BridgeSettings,
+    builder: &mut ControlPlaneBuilder,
+) -> Result<Option<Arc<UpstreamQueue>>, NodeError> {
+    if settings.names().is_empty() {
+        return Ok(None);
     }
-    BridgeSettings {
+    let no_bell = |error| NodeError::Host { what: "a pair of sockets", error };
+    let queue = Arc::new(UpstreamQueue::new().map_err(no_bell)?);
+    builder.call_bridges(Arc::clone(&queue), settings);
+    Ok(Some(queue))
+}
+
+/// Returns the settings of the registration API on one of `shards` shards. `settings`: those of the bridges that are
+/// served.
+pub(super) fn registrations(config: &Config, settings: Option<&BridgeSettings>, shards: u16) -> RegistrationSettings {
+    let mut profiles = BridgeProfiles::default();
+    settings.iter().flat_map(|settings| settings.names()).for_each(|name| profiles.add(name.kind, &name.app));
+    RegistrationSettings {
         auth_keys: config.bridge.auth_keys.iter().map(|key| key.reveal().to_owned()).collect(),
         profiles,
         registration_rate: config.bridge.registration_rate.div_ceil(u32::from(shards)),

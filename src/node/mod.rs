@@ -73,7 +73,7 @@ use crate::control_plane::{
     BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Host, OutgoingCalls, PeerCalls, Redirects,
     TimeSource, WakeUpQueue,
 };
-use crate::edge::PushEdge;
+use crate::edge::{EdgeConfig, PushEdge};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use events::EventLog;
@@ -151,6 +151,9 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let storage = open_storage(config, &data, &process_clock, (&mut builder, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
+    let bridges = bridges::read(config, &keys.for_edge())?;
+    let registrations = Arc::new(bridges::registrations(config, Some(&bridges), shard_count));
+    let upstreams = bridges::start(bridges, &mut builder)?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
     if !redirects.is_empty() {
         builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
@@ -166,6 +169,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let log = EventLog::start().map_err(no_control_plane)?;
     let events = log.as_ref().map(EventLog::events);
     let edge = plan::edge(config, &keys, (&addresses, certificates.first_name()), (shard_count, boot), events);
+    let edge = EdgeConfig { registrations, ..edge };
     PushEdge::new(&edge).map_err(|error| NodeError::Edge(error.to_string()))?;
     advice::on_settings(config, &edge.endpoint_url, (shard_count, cores.len()));
     builder.keep_time(ClockMonitor::new(Arc::clone(&process_clock), witness(config, &storage)));
@@ -184,7 +188,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     }
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
-    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers };
+    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))

@@ -18,7 +18,6 @@ use shards::thread::ShardSetup;
 
 use super::access;
 use super::banner::{self, Addresses};
-use super::bridges;
 use super::certificates::NodeTls;
 use super::cluster::Cluster;
 use super::data_dir::Keys;
@@ -26,7 +25,7 @@ use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
-use crate::control_plane::{ControlPlane, MetricSources, WakeUpQueue};
+use crate::control_plane::{ControlPlane, MetricSources, UpstreamQueue, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
@@ -42,6 +41,8 @@ pub(super) struct Plan<'a> {
     pub tls: NodeTls,
     pub process_clock: Arc<ProcessClock>,
     pub callers: CallerRules,
+    /// Calls of mobile bridges; `None`: none is configured.
+    pub upstreams: Option<Arc<UpstreamQueue>>,
 }
 
 impl Plan<'_> {
@@ -54,7 +55,7 @@ impl Plan<'_> {
         (wake_ups, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
-        let storage = Arc::clone(storage);
+        let (storage, upstreams) = (Arc::clone(storage), self.upstreams.clone());
         let (machine, log) = (self.machine(shard, &ledger), ledger.log);
         ShardSetup {
             machine,
@@ -78,7 +79,10 @@ impl Plan<'_> {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
                 None => Box::new(NoPeers),
             }),
-            upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
+            upstreams: Box::new(move |waker| match upstreams {
+                Some(queue) => queue.port(Arc::new(move || waker.wake())),
+                None => Box::new(NoUpstreams::default()),
+            }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service, stored messages wait for the next hello.
@@ -161,7 +165,7 @@ pub(super) fn edge(
         tokens: config.endpoint.tokens,
         keys: keys.for_edge(),
         rules: access::rules(config),
-        bridges: Arc::new(bridges::settings(config, shard_count)),
+        registrations: Arc::default(),
         forwarding: Forwarding { field: config.proxy.header, trusted: config.proxy.trusted.clone().into() },
         placement: Placement::new(keys.placement.0, shard_count),
         shard: ShardId(0),

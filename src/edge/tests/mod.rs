@@ -56,7 +56,7 @@ pub(super) fn config() -> EdgeConfig {
         agent_url: "https://push.example.org".into(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
-        bridges: Arc::default(),
+        registrations: Arc::default(),
         rules: AccessRules::default(),
         forwarding: Forwarding::default(),
         placement: Placement::new([1; 16], 3),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::endpoint::{GOOD, path, post};
 use super::*;
-use crate::edge::{BridgeProfiles, BridgeSettings};
+use crate::edge::{BridgeProfiles, RegistrationSettings};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::registration::SecretKeys;
 
@@ -14,16 +14,20 @@ const AUTH_KEY: &str = "first-key-of-this-server";
 const USERS: &str = "/v1/fcm/app/registration";
 const UAID: &str = "729e5104f5f04abc9196085340317dea";
 
-fn settings() -> BridgeSettings {
+fn settings() -> RegistrationSettings {
     let mut profiles = BridgeProfiles::default();
     profiles.add(BridgeKind::Fcm, "app");
     profiles.add(BridgeKind::Apns, "ios");
     profiles.add(BridgeKind::Stub, "error");
-    BridgeSettings { auth_keys: vec![AUTH_KEY.into(), "an-older-key-of-it".into()], profiles, registration_rate: 0 }
+    RegistrationSettings {
+        auth_keys: vec![AUTH_KEY.into(), "an-older-key-of-it".into()],
+        profiles,
+        registration_rate: 0,
+    }
 }
 
-fn harness_of(settings: BridgeSettings) -> Harness {
-    let edge = PushEdge::new(&EdgeConfig { bridges: Arc::new(settings), ..config() }).unwrap();
+fn harness_of(settings: RegistrationSettings) -> Harness {
+    let edge = PushEdge::new(&EdgeConfig { registrations: Arc::new(settings), ..config() }).unwrap();
     Harness::with(edge, Port::Endpoint)
 }
 
@@ -272,11 +276,11 @@ fn methods_and_paths_are_told() {
 
 #[test]
 fn without_keys_there_is_no_api() {
-    let mut harness = harness_of(BridgeSettings { auth_keys: Vec::new(), ..settings() });
+    let mut harness = harness_of(RegistrationSettings { auth_keys: Vec::new(), ..settings() });
     harness.feed(call("POST", USERS, None, DEVICE).as_bytes());
     assert_eq!(harness.fault(), (404, None));
     let mut other = Harness::with(harness.edge, Port::Node);
-    other.edge.set_bridges(&Arc::new(settings()));
+    other.edge.set_registrations(&Arc::new(settings()));
     other.feed(call("POST", USERS, None, DEVICE).as_bytes());
     assert_ne!(other.response().0, 200, "not on the port of other nodes");
     let mut other = Harness::with(other.edge, Port::Public);
@@ -286,7 +290,7 @@ fn without_keys_there_is_no_api() {
 
 #[test]
 fn first_registrations_have_a_rate() {
-    let mut edge = harness_of(BridgeSettings { registration_rate: 1, ..settings() }).edge;
+    let mut edge = harness_of(RegistrationSettings { registration_rate: 1, ..settings() }).edge;
     for _ in 0..10 {
         let mut harness = Harness::with(edge, Port::Endpoint);
         harness.feed(call("POST", USERS, None, DEVICE).as_bytes());
