@@ -83,6 +83,10 @@ impl Mesh {
                 self.receipts.insert((shard, conn.slot), answer);
                 return;
             }
+            Event::Sender(SenderEvent::Forwarded(outcome)) => {
+                self.answers.insert((shard, conn.slot), format!("{outcome:?}"));
+                return;
+            }
             Event::Node(answer) => {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;
