@@ -29,6 +29,7 @@ mod peer_client;
 mod acme;
 mod challenges;
 mod http_client;
+mod lane;
 mod memory_trim;
 mod expiry;
 
