@@ -5,7 +5,9 @@ use p256::{PublicKey, SecretKey};
 use serde::Deserialize;
 
 use super::super::key::{POINT_BYTES, key_digest, parse_point};
-use super::{ForwardToken, Targets, public_point};
+use super::signing::public_point;
+use super::target::Targets;
+use super::token::ForwardToken;
 
 /// Body of the request. Other members are ignored, and `null` is as good as nothing.
 #[derive(Deserialize)]

@@ -31,8 +31,8 @@ impl Targets {
     }
 }
 
-/// Returns true for a name, in contrast to an address. A resolver also reads `0x7f.1` and `127.1` as addresses: the last
-/// label of a name is neither a number nor empty.
+/// Returns true for a name, in contrast to an address. A resolver also reads `0x7f.1` and `127.1` as addresses, so the
+/// last label of a name is neither a number nor empty.
 fn is_name(host: &str) -> bool {
     let last = host.rsplit('.').next().unwrap_or_default();
     let number = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x");

@@ -1,10 +1,14 @@
 //! Tokens and keys that other programs made, and what is refused.
 
+use super::super::endpoint::BadKey;
 use super::super::key::key_digest;
 use super::*;
 use crate::wire::base64url;
+use fernet::Fernet;
+use machine::upstream::ForwardKey;
 use proptest::prelude::*;
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use serde_json::Value;
 
 const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
