@@ -8,6 +8,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use super::allowed::*;
 use super::client_certificates::CLIENT_CERTIFICATES;
 use super::error::{ConfigError, Origin};
+use super::forward::FORWARD;
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
 use super::parse::{self, Raw};
@@ -39,9 +40,14 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// Every key there is, in the order of the documentation.
 pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
 
-const GROUPS: [&[Key]; 6] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, RELEASE];
-const COUNT: usize =
-    LISTENERS.len() + CLIENT_CERTIFICATES.len() + PROXY.len() + STRANGERS.len() + SERVICES.len() + RELEASE.len();
+const GROUPS: [&[Key]; 7] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, FORWARD, RELEASE];
+const COUNT: usize = LISTENERS.len()
+    + CLIENT_CERTIFICATES.len()
+    + PROXY.len()
+    + STRANGERS.len()
+    + SERVICES.len()
+    + FORWARD.len()
+    + RELEASE.len();
 
 keys! {
     /// The process, its listeners and its callers.

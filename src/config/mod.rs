@@ -11,6 +11,7 @@ mod allowed;
 mod client_certificates;
 
 mod error;
+mod forward;
 
 mod addresses;
 
@@ -42,6 +43,7 @@ use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
+pub use forward::Forward;
 pub use parse::Secret;
 pub use proxy::Proxy;
 pub use public::Public;
@@ -89,6 +91,7 @@ pub struct Config {
     pub store: Store,
     pub delivery: Delivery,
     pub simplepush: SimplePush,
+    pub forward: Forward,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -372,7 +375,9 @@ impl Config {
     pub fn has_secrets(&self) -> bool {
         let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys, &self.access.tokens];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
-        keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
+        keys || self.forward.create_token.is_some()
+            || self.broadcast.token.is_some()
+            || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -395,6 +400,7 @@ impl Config {
             admin: Admin::default(),
             broadcast: Broadcast::default(),
             simplepush: SimplePush::default(),
+            forward: Forward::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
@@ -440,6 +446,7 @@ impl Config {
         acme::check(self)?;
         self::tls::check(self)?;
         client_certificates::check(self)?;
+        forward::check(self)?;
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

@@ -15,6 +15,7 @@ use shards::quota::{Quota, Share};
 
 use super::access::TOKEN_PATH;
 use super::endpoint::{PostDraft, Posted};
+use super::forward::{self, ForwardDraft, ForwardStep, Forwarding};
 use super::front::Front;
 use super::node::Call as NodeCall;
 use super::response::{self, Context, HEARTBEAT};
@@ -56,6 +57,8 @@ enum Stage {
     /// The machine was asked to publish; holds the facts for the answer.
     Posted(Posted),
     Updated,
+    /// A target of a forward endpoint is asked.
+    Forwarding(Forwarding),
     /// The machine was asked any other command.
     #[default]
     Asked,
@@ -102,6 +105,8 @@ pub(super) enum BodyAction {
     Post(PostDraft),
     /// Publish a version update; the body is a form.
     Update(Box<UpdateDraft>),
+    /// Call the target of a forward endpoint.
+    Forward(Box<ForwardDraft>),
     /// Read the body as that of a call of another node.
     Node {
         call: NodeCall,
@@ -116,6 +121,7 @@ impl BodyAction {
         match self {
             BodyAction::Post(draft) => draft.payload.heap_bytes(),
             BodyAction::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
+            BodyAction::Forward(draft) => draft.heap_bytes(),
             BodyAction::Node { body, .. } => body.capacity(),
             BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
             BodyAction::Reply(Reply::Page(path)) => path.len(),
@@ -142,6 +148,19 @@ pub(super) enum Reply {
     Boot,
     /// Answer to GET of an endpoint.
     Discovery,
+}
+
+impl Reply {
+    /// Returns the status of the response.
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            Reply::Fault(fault) | Reply::FaultUntil(fault, _) => fault.row().status,
+            Reply::WrongMethod(_) => 405,
+            Reply::Options(..) | Reply::Empty | Reply::Page(_) | Reply::Front(_) | Reply::Boot | Reply::Discovery => {
+                200
+            }
+        }
+    }
 }
 
 /// The answer of UnifiedPush servers to GET of any endpoint (PROTOCOL.md 2.1). It reads no token.
@@ -303,6 +322,7 @@ impl PushEdge {
             BodyAction::Reply(_) => false,
             BodyAction::Post(_) => length <= self.body_bytes_max as u64,
             BodyAction::Update(_) => length <= self.form_bytes_max(),
+            BodyAction::Forward(_) => length <= forward::BODY_BYTES_MAX,
             BodyAction::Ask(_) | BodyAction::Node { .. } => true,
         };
         if wanted {
@@ -352,8 +372,10 @@ impl PushEdge {
                 body.extend_from_slice(piece)
             }
             BodyAction::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
+            BodyAction::Forward(draft) if pending.seen <= forward::BODY_BYTES_MAX => draft.extend(piece),
             BodyAction::Post(_)
             | BodyAction::Update(_)
+            | BodyAction::Forward(_)
             | BodyAction::Node { .. }
             | BodyAction::Reply(_)
             | BodyAction::Ask(_) => {}
@@ -387,6 +409,12 @@ impl PushEdge {
                     if too_large { Err(ApiError::TooLarge) } else { draft.finish(now.unix(), self.body_bytes_max) };
                 (publish(uaid, chid, message), Stage::Updated)
             }
+            BodyAction::Forward(draft) => match self.finish_forward(*draft, too_large(forward::BODY_BYTES_MAX)) {
+                ForwardStep::Ask(call, forwarding) => {
+                    (SenderCommand::Forward(call).into(), Stage::Forwarding(forwarding))
+                }
+                ForwardStep::Reply(reply) => return self.reply(&context, &reply, consumed, out),
+            },
             BodyAction::Node { call, uaid, body } => {
                 let too_large = too_large(super::node::BODY_BYTES_MAX);
                 let command = if too_large { Err(ApiError::TooLarge) } else { self.read_node_call(call, uaid, &body) };
@@ -490,13 +518,19 @@ impl PushEdge {
                 }
                 Stage::Updated => self.emit_updated(context, *published, out),
                 // The machine gives the answer that fits the command. If it does not, an error is better than silence.
-                Stage::Body(_) | Stage::Asked => self.emit_fault(context, ApiError::Unavailable, out),
+                Stage::Body(_) | Stage::Forwarding(_) | Stage::Asked => {
+                    self.emit_fault(context, ApiError::Unavailable, out)
+                }
             },
             SenderEvent::Cancelled(cancelled) if cancelled.done => {
                 response::start(&self.date, context, 204, out).empty()
             }
             SenderEvent::Cancelled(_) => self.emit_fault(context, ApiError::Unavailable, out),
             SenderEvent::Receipt(answer) => self.emit_receipt(context, *answer, out),
+            SenderEvent::Forwarded(outcome) => match &exchange.stage {
+                Stage::Forwarding(forwarding) => self.emit_forwarded(context, forwarding, *outcome, out),
+                _ => self.emit_fault(context, ApiError::Unavailable, out),
+            },
         }
     }
 

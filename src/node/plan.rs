@@ -25,7 +25,7 @@ use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
-use crate::control_plane::{ControlPlane, MetricSources, WakeUpQueue};
+use crate::control_plane::{ControlPlane, ForwardQueue, MetricSources, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
@@ -50,7 +50,7 @@ impl Plan<'_> {
         ledger: ShardLedger,
         listeners: Bound,
         storage: &Arc<Storage>,
-        (wake_ups, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<Cluster>>),
+        (wake_ups, forward, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<ForwardQueue>>, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let storage = Arc::clone(storage);
@@ -77,7 +77,10 @@ impl Plan<'_> {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
                 None => Box::new(NoPeers),
             }),
-            upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
+            upstreams: Box::new(move |waker| match forward {
+                Some(forward) => forward.port(Arc::new(move || waker.wake()), Box::new(NoUpstreams::default())),
+                None => Box::new(NoUpstreams::default()),
+            }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service, stored messages wait for the next hello.
@@ -172,6 +175,7 @@ pub(super) fn edge(
         receipts: !config.store.kind.is_shared(),
         vapid_cache_max: VAPID_CACHE_DEFAULT,
         origin_rate: config.endpoint.origin_rate,
+        forward_rate: config.forward.enabled.then(Arc::default),
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         reconcile: config.hello.reconcile,
         version: version(),

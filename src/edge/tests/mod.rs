@@ -7,6 +7,7 @@ mod chunking;
 mod endpoint;
 mod fields;
 mod foreign;
+mod forward;
 mod heads;
 mod node;
 mod public;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use machine::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
 use machine::placement::Placement;
 use machine::time::{Instant, Now};
+use machine::upstream::ForwardOutcome;
 use machine::{
     AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Disposition, Event, Hello, NodeAnswer, NodeCommand,
     Published, ReceiptAnswer, RelayCommand, RelayEvent, SenderCommand, SessionCommand, SessionEvent,
@@ -66,6 +68,7 @@ pub(super) fn config() -> EdgeConfig {
         gate: Arc::default(),
         vapid_cache_max: 64,
         origin_rate: 0,
+        forward_rate: None,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
         events: None,
@@ -136,6 +139,8 @@ pub(super) struct Harness {
     pub(super) node_answer: NodeAnswer,
     /// Answer of the machine to a receipt request.
     pub(super) receipt: ReceiptAnswer,
+    /// Answer of the machine to a request of a forward endpoint; `None`: it waits.
+    pub(super) forwarded: Option<ForwardOutcome>,
     ended: bool,
 }
 
@@ -161,6 +166,7 @@ impl Harness {
             published: Published::Accepted { stamp: STAMP, disposition: Disposition::Direct },
             node_answer: NodeAnswer::Done,
             receipt: ReceiptAnswer::Pending,
+            forwarded: None,
             ended: false,
         }
     }
@@ -270,6 +276,7 @@ impl Harness {
             },
             Command::Sender(SenderCommand::Cancel(_)) => Cancelled { done: true }.into(),
             Command::Sender(SenderCommand::Receipt(_)) => self.receipt.into(),
+            Command::Sender(SenderCommand::Forward(_)) => self.forwarded?.into(),
             Command::Node(_) => self.node_answer.into(),
         })
     }
