@@ -78,7 +78,7 @@ use cluster::Cluster;
 use events::EventLog;
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;
-use plan::{Plan, of};
+use plan::{Plan, Queues, of};
 use running::NodeHandle;
 use service_manager::ServiceManager;
 use storage::Storage;
@@ -131,8 +131,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
-    let wake_ups = calls.wake.as_ref().map(|(_, wake_ups)| Arc::clone(wake_ups));
-    let forward = calls.forward.as_ref().map(|(queue, _)| Arc::clone(queue));
+    let queues = Queues::of(&calls);
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
@@ -187,8 +186,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        let calls = (wake_ups.clone(), forward.clone(), cluster.clone());
-        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, calls)
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| NodeError::Shards(error.to_string()))?;
 

@@ -25,7 +25,7 @@ use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
-use crate::control_plane::{ControlPlane, ForwardQueue, MetricSources, WakeUpQueue};
+use crate::control_plane::{ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
@@ -43,6 +43,20 @@ pub(super) struct Plan<'a> {
     pub callers: CallerRules,
 }
 
+/// Queues from the shards to the control plane, as far as there is something to call.
+#[derive(Clone)]
+pub(super) struct Queues {
+    wake_ups: Option<Arc<WakeUpQueue>>,
+    forward: Option<Arc<ForwardQueue>>,
+}
+
+impl Queues {
+    pub fn of(calls: &OutgoingCalls) -> Queues {
+        let wake_ups = calls.wake.as_ref().map(|(_, queue)| Arc::clone(queue));
+        Queues { wake_ups, forward: calls.forward.as_ref().map(|(queue, _)| Arc::clone(queue)) }
+    }
+}
+
 impl Plan<'_> {
     pub fn shard(
         &self,
@@ -50,7 +64,7 @@ impl Plan<'_> {
         ledger: ShardLedger,
         listeners: Bound,
         storage: &Arc<Storage>,
-        (wake_ups, forward, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<ForwardQueue>>, Option<Arc<Cluster>>),
+        (Queues { wake_ups, forward }, cluster): (Queues, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let storage = Arc::clone(storage);

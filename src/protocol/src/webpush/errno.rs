@@ -160,6 +160,7 @@ pub struct Row {
 }
 
 impl ApiError {
+    #[expect(clippy::too_many_lines, reason = "it is the one table of refusals, a row for each")]
     pub fn row(self) -> Row {
         let (status, errno, message) = match self {
             ApiError::BadRequest => (400, None, "Malformed request"),
