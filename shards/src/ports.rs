@@ -9,7 +9,7 @@ use machine::ids::StoreTicket;
 use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::Now;
-use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamOp, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeOutcome, ForwardOutcome, UpstreamOp, UpstreamReply};
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
 /// Public port of a connection.
@@ -253,6 +253,7 @@ impl Upstreams for NoUpstreams {
     fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp) {
         let reply = match op {
             UpstreamOp::Bridge { .. } => UpstreamReply::Bridge(BridgeOutcome::Failed(BridgeFailure::Configuration)),
+            UpstreamOp::Forward(_) => UpstreamReply::Forward(ForwardOutcome::Unavailable),
         };
         self.replies.push_back((ticket, reply));
     }

@@ -10,6 +10,7 @@ use super::bridge::BRIDGE;
 use super::bridge_calls::BRIDGE_CALLS;
 use super::client_certificates::CLIENT_CERTIFICATES;
 use super::error::{ConfigError, Origin};
+use super::forward::FORWARD;
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
 use super::parse::{self, Raw};
@@ -41,7 +42,8 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// Every key there is, in the order of the documentation.
 pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
 
-const GROUPS: [&[Key]; 8] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, BRIDGE_CALLS, RELEASE];
+const GROUPS: [&[Key]; 9] =
+    [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, BRIDGE_CALLS, FORWARD, RELEASE];
 const COUNT: usize = {
     let (mut count, mut group) = (0, 0);
     while group < GROUPS.len() {

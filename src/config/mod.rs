@@ -15,6 +15,7 @@ mod client_certificates;
 
 mod error;
 mod fcm;
+mod forward;
 
 mod addresses;
 
@@ -50,6 +51,7 @@ pub use bridge_calls::BridgeCalls;
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
 pub use fcm::Fcm;
+pub use forward::Forward;
 pub use parse::Secret;
 pub use proxy::Proxy;
 pub use public::Public;
@@ -102,6 +104,7 @@ pub struct Config {
     pub bridge_calls: BridgeCalls,
     pub fcm: Fcm,
     pub apns: Apns,
+    pub forward: Forward,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -392,7 +395,10 @@ impl Config {
         ];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
         let bridges = self.fcm.credentials.is_some() || self.apns.channels.is_some();
-        keys || bridges || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
+        keys || bridges
+            || self.forward.create_token.is_some()
+            || self.broadcast.token.is_some()
+            || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -419,6 +425,7 @@ impl Config {
             bridge_calls: BridgeCalls::default(),
             fcm: Fcm::default(),
             apns: Apns::default(),
+            forward: Forward::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
@@ -464,6 +471,7 @@ impl Config {
         acme::check(self)?;
         self::tls::check(self)?;
         client_certificates::check(self)?;
+        forward::check(self)?;
         let bridged = self.bridge.stub || self.fcm.credentials.is_some() || self.apns.channels.is_some();
         if bridged && self.bridge.auth_keys.is_empty() {
             return Err(ConfigError::Conflict(

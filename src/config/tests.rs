@@ -2,6 +2,7 @@
 
 mod access;
 mod acme;
+mod forward;
 mod proxy;
 mod public;
 mod shared_store;
@@ -108,7 +109,8 @@ fn every_key_can_be_set_from_every_source() {
             | "access.tokens"
             | "bridge.auth_keys"
             | "bridge.fcm.credentials"
-            | "bridge.apns.channels" => ("", true),
+            | "bridge.apns.channels"
+            | "forward.create_token" => ("", true),
             _ => (key.default, false),
         };
         assert_eq!(key.secret, secret, "{}", key.name);

@@ -79,6 +79,9 @@ impl PushEdge {
                 Err(reply) => BodyAction::Reply(reply),
             };
         }
+        if let Some(action) = self.plan_forward(now, head) {
+            return action;
+        }
         if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
             return self.plan_update(now, head, path);
         }
@@ -138,12 +141,7 @@ impl PushEdge {
         version: u8,
     ) -> Result<Option<KeyDigest>, ApiError> {
         let shown = match authorization {
-            Some(authorization) => {
-                let verified = self.vapid.check(now.unix(), authorization, crypto_key);
-                (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
-                self.stats.vapid_odd_sub = self.vapid.odd_subs;
-                Some(verified?)
-            }
+            Some(authorization) => Some(self.verify_vapid(now, authorization, crypto_key)?),
             None => None,
         };
         if opened.version != version {
@@ -156,6 +154,19 @@ impl PushEdge {
             (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(Some(shown)),
             (Some(_), Some(_)) => Err(ApiError::VapidKeyMismatch),
         }
+    }
+
+    /// Verifies an authorization. Returns the digest of the key that signed it.
+    pub(super) fn verify_vapid(
+        &mut self,
+        now: Now,
+        authorization: &[u8],
+        crypto_key: Option<&[u8]>,
+    ) -> Result<KeyDigest, ApiError> {
+        let verified = self.vapid.check(now.unix(), authorization, crypto_key);
+        (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
+        self.stats.vapid_odd_sub = self.vapid.odd_subs;
+        verified
     }
 
     pub(super) fn emit_published(

@@ -15,6 +15,7 @@ use shards::quota::{Quota, Share};
 
 use super::access::TOKEN_PATH;
 use super::endpoint::{PostDraft, Posted};
+use super::forward::{self, ForwardDraft, ForwardStep, Forwarding};
 use super::front::Front;
 use super::node::Call as NodeCall;
 use super::registering::{self, Registering, RegistrationDraft};
@@ -59,6 +60,8 @@ enum Stage {
     Updated,
     /// The machine was asked a call of the registration API.
     Registering(Box<Registering>),
+    /// A target of a forward endpoint is asked.
+    Forwarding(Forwarding),
     /// The machine was asked any other command.
     #[default]
     Asked,
@@ -107,6 +110,8 @@ pub(super) enum BodyAction {
     Update(Box<UpdateDraft>),
     /// Read the body as that of a call of the registration API.
     Registration(Box<RegistrationDraft>),
+    /// Call the target of a forward endpoint.
+    Forward(Box<ForwardDraft>),
     /// Read the body as that of a call of another node.
     Node {
         call: NodeCall,
@@ -122,6 +127,7 @@ impl BodyAction {
             BodyAction::Post(draft) => draft.payload.heap_bytes(),
             BodyAction::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
             BodyAction::Registration(draft) => draft.heap_bytes(),
+            BodyAction::Forward(draft) => draft.heap_bytes(),
             BodyAction::Node { body, .. } => body.capacity(),
             BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
             BodyAction::Reply(Reply::Page(path)) => path.len(),
@@ -148,6 +154,19 @@ pub(super) enum Reply {
     Boot,
     /// Answer to GET of an endpoint.
     Discovery,
+}
+
+impl Reply {
+    /// Returns the status of the response.
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            Reply::Fault(fault) | Reply::FaultUntil(fault, _) => fault.row().status,
+            Reply::WrongMethod(..) => 405,
+            Reply::Options(..) | Reply::Empty | Reply::Page(_) | Reply::Front(_) | Reply::Boot | Reply::Discovery => {
+                200
+            }
+        }
+    }
 }
 
 /// The answer of UnifiedPush servers to GET of any endpoint (PROTOCOL.md 2.1). It reads no token.
@@ -310,6 +329,7 @@ impl PushEdge {
             BodyAction::Post(_) => length <= self.body_bytes_max as u64,
             BodyAction::Update(_) => length <= self.form_bytes_max(),
             BodyAction::Registration(draft) => draft.wants_body() && length <= registering::BODY_BYTES_MAX,
+            BodyAction::Forward(_) => length <= forward::BODY_BYTES_MAX,
             BodyAction::Ask(_) | BodyAction::Node { .. } => true,
         };
         if wanted {
@@ -360,8 +380,10 @@ impl PushEdge {
             }
             BodyAction::Registration(draft) => draft.extend(piece, pending.seen),
             BodyAction::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
+            BodyAction::Forward(draft) if pending.seen <= forward::BODY_BYTES_MAX => draft.extend(piece),
             BodyAction::Post(_)
             | BodyAction::Update(_)
+            | BodyAction::Forward(_)
             | BodyAction::Node { .. }
             | BodyAction::Reply(_)
             | BodyAction::Ask(_) => {}
@@ -401,6 +423,12 @@ impl PushEdge {
                     Err(reply) => return self.reply(&context, &reply, consumed, out),
                 }
             }
+            BodyAction::Forward(draft) => match self.finish_forward(*draft, too_large(forward::BODY_BYTES_MAX)) {
+                ForwardStep::Ask(call, forwarding) => {
+                    (SenderCommand::Forward(call).into(), Stage::Forwarding(forwarding))
+                }
+                ForwardStep::Reply(reply) => return self.reply(&context, &reply, consumed, out),
+            },
             BodyAction::Node { call, uaid, body } => {
                 let too_large = too_large(super::node::BODY_BYTES_MAX);
                 let command = if too_large { Err(ApiError::TooLarge) } else { self.read_node_call(call, uaid, &body) };
@@ -504,7 +532,7 @@ impl PushEdge {
                 }
                 Stage::Updated => self.emit_updated(context, *published, out),
                 // The machine gives the answer that fits the command. If it does not, an error is better than silence.
-                Stage::Body(_) | Stage::Registering(_) | Stage::Asked => {
+                Stage::Body(_) | Stage::Registering(_) | Stage::Forwarding(_) | Stage::Asked => {
                     self.emit_fault(context, ApiError::Unavailable, out)
                 }
             },
@@ -513,6 +541,10 @@ impl PushEdge {
             }
             SenderEvent::Cancelled(_) => self.emit_fault(context, ApiError::Unavailable, out),
             SenderEvent::Receipt(answer) => self.emit_receipt(context, *answer, out),
+            SenderEvent::Forwarded(outcome) => match &exchange.stage {
+                Stage::Forwarding(forwarding) => self.emit_forwarded(context, forwarding, *outcome, out),
+                _ => self.emit_fault(context, ApiError::Unavailable, out),
+            },
         }
     }
 

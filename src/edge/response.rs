@@ -86,7 +86,7 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
-        401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken) => {
+        401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken | ApiError::ForwardCreator) => {
             response.header("WWW-Authenticate", b"Bearer")
         }
         401 if fault == ApiError::RegistrationSecret => response.header("WWW-Authenticate", b"webpush"),

@@ -47,6 +47,18 @@ counters! {
         counter registrations_refused: "Requests of the registration API that were refused.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
+        counter forwards_created: "Forward endpoints created.",
+        counter forwards_not_created: "Requests for a forward endpoint refused.",
+        counter forwards_not_taken: "Messages that the target of a forward endpoint did not take.",
+        counter forward_2xx: "Answers to messages for forward endpoints.",
+        counter forward_400: "Answers to messages for forward endpoints.",
+        counter forward_401: "Answers to messages for forward endpoints.",
+        counter forward_404: "Answers to messages for forward endpoints.",
+        counter forward_410: "Answers to messages for forward endpoints.",
+        counter forward_413: "Answers to messages for forward endpoints.",
+        counter forward_429: "Answers to messages for forward endpoints.",
+        counter forward_502: "Answers to messages for forward endpoints.",
+        counter forward_503: "Answers to messages for forward endpoints.",
         counter receipt_requests: "Looks at a receipt.",
         counter receipt_requests_refused: "Looks at a receipt that nobody here sealed, or whose outcome is forgotten.",
         counter unfinished_refused: "Connections ended because half messages and bodies of the shard held too much memory.",
@@ -95,6 +107,7 @@ impl EdgeStats {
             ApiError::TooLarge => &mut self.posts_too_large,
             ApiError::TtlMissing
             | ApiError::Encryption
+            | ApiError::ForwardEncoding
             | ApiError::TtlNegative
             | ApiError::Topic
             | ApiError::Urgency
@@ -119,6 +132,21 @@ impl EdgeStats {
             | ApiError::RegistrationPath
             | ApiError::RegistrationMethod
             | ApiError::TooManyRegistrations => &mut self.registrations_refused,
+            ApiError::ForwardCreator
+            | ApiError::TooManyForwards
+            | ApiError::ForwardJson
+            | ApiError::ForwardTarget
+            | ApiError::ForwardPublicKey
+            | ApiError::ForwardPrivateKey => &mut self.forwards_not_created,
+            ApiError::ForwardRefused
+            | ApiError::ForwardNotFound
+            | ApiError::ForwardGone
+            | ApiError::ForwardTooLarge
+            | ApiError::ForwardTooMany
+            | ApiError::ForwardAuthentication
+            | ApiError::ForwardUnreachable
+            | ApiError::ForwardNoAnswer
+            | ApiError::ForwardUnavailable => &mut self.forwards_not_taken,
             ApiError::BridgeTooLarge
             | ApiError::BridgeQuota
             | ApiError::BridgeBadRequest

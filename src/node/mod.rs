@@ -70,8 +70,8 @@ use shards::ring::ProbeError;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
-    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Host, OutgoingCalls, PeerCalls, Redirects,
-    TimeSource, WakeUpQueue,
+    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, Host, OutgoingCalls,
+    PeerCalls, Redirects, TimeSource, WakeUpQueue,
 };
 use crate::edge::{EdgeConfig, PushEdge};
 use certificates::{Certificates, NodeTls};
@@ -79,7 +79,7 @@ use cluster::Cluster;
 use events::EventLog;
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;
-use plan::{Plan, of};
+use plan::{Plan, Queues, of};
 use running::NodeHandle;
 use service_manager::ServiceManager;
 use storage::Storage;
@@ -132,7 +132,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
-    let wake_ups = calls.wake.as_ref().map(|(_, wake_ups)| Arc::clone(wake_ups));
+    let queues = Queues::of(&calls);
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
@@ -191,7 +191,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| NodeError::Shards(error.to_string()))?;
 
@@ -282,5 +282,8 @@ fn calls(config: &Config) -> Result<OutgoingCalls, NodeError> {
     let no_bell = |error| NodeError::Host { what: "a pair of sockets", error };
     let wake = config.simplepush.wake_url.clone();
     let wake = wake.map(|url| Ok((url, Arc::new(WakeUpQueue::new().map_err(no_bell)?)))).transpose()?;
-    Ok(OutgoingCalls { source, wake })
+    let config::Forward { enabled, timeout, max_in_flight, .. } = config.forward;
+    let limits = ForwardLimits { timeout, in_flight_max: max_in_flight as usize };
+    let forward = enabled.then(|| Ok((Arc::new(ForwardQueue::new().map_err(no_bell)?), limits))).transpose()?;
+    Ok(OutgoingCalls { source, wake, forward })
 }

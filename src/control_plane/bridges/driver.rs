@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, UpstreamOp, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -116,7 +116,7 @@ impl BridgeDriver {
 
     fn take(&mut self, call: UpstreamCall) {
         let now = Instant::now();
-        let UpstreamOp::Bridge { to, .. } = &call.op;
+        let to = &call.op.to;
         if to.token.is_empty() || to.app.is_empty() {
             // An imported record may lack its token or app: that user cannot be reached any more.
             return reply(call, BridgeOutcome::Gone);
@@ -207,7 +207,7 @@ impl BridgeDriver {
 /// Answers a call that belongs to no profile.
 fn reply(call: UpstreamCall, outcome: BridgeOutcome) {
     if let Some((queue, ticket)) = call.back {
-        queue.push(ticket, UpstreamReply::Bridge(outcome));
+        queue.push(ticket, outcome);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use http_body_util::Full;
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request};
-use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeOutcome};
 use tokio::time::{Instant, timeout_at};
 
 use super::breaker::{Admission, Breaker, Change};
@@ -91,8 +91,7 @@ impl Profile {
 
     /// Makes the request of a call. `None`: the call has its reply.
     pub fn prepare(&mut self, call: UpstreamCall, now: Instant) -> Option<Job> {
-        let machine::upstream::UpstreamOp::Bridge { to, message } = &call.op;
-        match self.service.bridge.prepare(to, message, SystemTime::now()) {
+        match self.service.bridge.prepare(&call.op.to, &call.op.message, SystemTime::now()) {
             Ok(prepared) => {
                 if let Some(left) = self.breaker.refuses(now) {
                     self.reply(call, now, now, shed(left));
@@ -192,7 +191,7 @@ impl Profile {
         }
         self.stats.replied(&judgement, now.saturating_duration_since(since));
         if let Some((queue, ticket)) = call.back {
-            queue.push(ticket, UpstreamReply::Bridge(judgement.outcome));
+            queue.push(ticket, judgement.outcome);
         }
     }
 }

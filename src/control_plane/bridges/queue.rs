@@ -1,25 +1,33 @@
-//! Lane from the shards to the servers that are not of this cluster.
+//! Lane from the shards to the services of bridged users.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::ids::StoreTicket;
-use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamOp, UpstreamReply};
+use machine::message::Message;
+use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
+use shards::ports::{NoUpstreams, Upstreams};
 
 use super::settings::BridgeSettings;
 use crate::control_plane::lane::{Call, Lane, ShardEnd};
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.
 pub struct UpstreamQueue {
-    pub(super) lane: Lane<UpstreamOp, UpstreamReply>,
+    pub(super) lane: Lane<Notification, BridgeOutcome>,
     /// Settings to use from now on, until the task has taken them.
     settings: Mutex<Option<BridgeSettings>>,
     /// Counts the changes of `settings`.
     changes: AtomicU64,
 }
 
-pub(super) type UpstreamCall = Call<UpstreamOp, UpstreamReply>;
+/// One notification for a bridged user.
+pub(super) struct Notification {
+    pub to: Arc<Bridged>,
+    pub message: Arc<Message>,
+}
+
+pub(super) type UpstreamCall = Call<Notification, BridgeOutcome>;
 
 impl UpstreamQueue {
     /// An empty lane.
@@ -32,8 +40,8 @@ impl UpstreamQueue {
     }
 
     /// A shard's handle, made on the shard's thread. `waker` is called when there are replies.
-    pub fn port(self: &Arc<UpstreamQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn shards::ports::Upstreams> {
-        Box::new(UpstreamPort { queue: Arc::clone(self), end: ShardEnd::new(waker) })
+    pub fn port(self: &Arc<UpstreamQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Upstreams> {
+        Box::new(UpstreamPort { queue: Arc::clone(self), end: ShardEnd::new(waker), others: NoUpstreams::default() })
     }
 
     /// Uses these settings from now on. Calls under way end with the old ones.
@@ -54,17 +62,26 @@ impl UpstreamQueue {
 /// One shard's handle. Lives on its thread.
 struct UpstreamPort {
     queue: Arc<UpstreamQueue>,
-    end: ShardEnd<UpstreamReply>,
+    end: ShardEnd<BridgeOutcome>,
+    /// Calls of another kind.
+    others: NoUpstreams,
 }
 
-impl shards::ports::Upstreams for UpstreamPort {
+impl Upstreams for UpstreamPort {
     fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp) {
-        self.end.submit(ticket, CALLS_MAX, |back| self.queue.lane.push(op, Some(back)));
+        match op {
+            UpstreamOp::Bridge { to, message } => {
+                let push = |back| self.queue.lane.push(Notification { to, message }, Some(back));
+                self.end.submit(ticket, CALLS_MAX, push);
+            }
+            op @ UpstreamOp::Forward(_) => self.others.submit(ticket, op),
+        }
     }
 
     fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)> {
         let busy = BridgeFailure::Unavailable { retry_after: BUSY_SECONDS };
-        self.end.collect(UpstreamReply::Bridge(BridgeOutcome::Failed(busy)))
+        let answered = self.end.collect(BridgeOutcome::Failed(busy));
+        answered.map(|(ticket, outcome)| (ticket, UpstreamReply::Bridge(outcome))).or_else(|| self.others.collect())
     }
 }
 

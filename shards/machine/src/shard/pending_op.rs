@@ -1,6 +1,6 @@
 //! Work that waits for a reply, at storage or at another node.
 
-use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
+use crate::ids::{Chid, ConnId, KeyDigest, Stamp, Uaid};
 use crate::message::Urgency;
 
 use super::cluster::pending::{Lookup, PeerNotify, RemotePublish};
@@ -35,6 +35,8 @@ pub(super) enum PendingPeerOp {
 pub(super) enum PendingUpstreamOp {
     /// A notification at the service of its user.
     Bridge(Box<BridgeCall>),
+    /// A request of a forward endpoint at its target, and the connection that waits for the answer.
+    Forward(ConnId),
 }
 
 /// State that the reply of storage is for.

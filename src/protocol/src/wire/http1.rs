@@ -285,10 +285,11 @@ pub fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
         101 => "Switching Protocols",
-        200 => "OK",
         201 => "Created",
         202 => "Accepted",
         204 => "No Content",
+        205 => "Reset Content",
+        200..=299 => "OK",
         400 => "Bad Request",
         401 => "Unauthorized",
         404 => "Not Found",

@@ -21,6 +21,7 @@ pub use relay::{RelayCommand, RelayEvent};
 pub use sender::{Cancel, Cancelled, Disposition, Publish, Published, Refusal, SenderCommand, SenderEvent};
 
 use crate::ids::EmissionId;
+use crate::upstream::ForwardOutcome;
 
 use super::receipt::ReceiptAnswer;
 
@@ -90,5 +91,6 @@ carries! {
     Event: Cancelled, cancelled => Event::Sender(SenderEvent::Cancelled(cancelled));
     Event: ReceiptAnswer, answer => Event::Sender(SenderEvent::Receipt(answer));
     Event: RegistrationAnswer, answer => Event::Registration(answer);
+    Event: ForwardOutcome, outcome => Event::Sender(SenderEvent::Forwarded(outcome));
     Event: NodeAnswer, answer => Event::Node(answer);
 }

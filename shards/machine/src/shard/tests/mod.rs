@@ -10,6 +10,7 @@ mod cluster;
 mod conversation;
 mod delivery;
 mod departure;
+mod forward;
 mod hello;
 mod late;
 mod liveness;

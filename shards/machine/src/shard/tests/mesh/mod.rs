@@ -47,7 +47,7 @@ pub struct Mesh {
     pub placement: Placement,
     pub sockets: Vec<Place>,
     /// Answers to POSTs, cancels and node requests by connection slot.
-    answers: BTreeMap<(usize, u32), String>,
+    pub answers: BTreeMap<(usize, u32), String>,
     published: BTreeMap<(usize, u32), Published>,
     receipts: BTreeMap<(usize, u32), ReceiptAnswer>,
     registrations: BTreeMap<(usize, u32), RegistrationAnswer>,

@@ -74,7 +74,7 @@ impl Mesh {
     /// Answers the oldest call of a service.
     pub fn answer_upstream(&mut self, outcome: BridgeOutcome) -> Arc<Bridged> {
         let (shard, ticket, op) = self.upstream_calls.pop_front().expect("a call is under way");
-        let UpstreamOp::Bridge { to, .. } = op;
+        let UpstreamOp::Bridge { to, .. } = op else { panic!("{op:?}") };
         self.step(shard, Input::Upstream { ticket, reply: UpstreamReply::Bridge(outcome) });
         self.run();
         to
