@@ -81,7 +81,7 @@ class Component:
         return sorted(self.channel_list()) == sorted(self.channels)
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "embedded"])
 def bridge_server(tmp_path, request):
     settings = [f"bridge.auth_keys={KEY}", "bridge.stub.enabled=true", f"store.kind={request.param}"]
     server = Server(tmp_path, settings=settings)

@@ -18,6 +18,7 @@ fn json_of(reply: &Reply) -> Value {
 }
 
 /// A registered user.
+#[derive(Clone)]
 struct Device {
     path: String,
     secret: String,
@@ -57,7 +58,8 @@ impl Device {
 #[test]
 fn what_was_answered_200_survives_a_crash() {
     let mut world = world("embedded");
-    let mut devices: Vec<Device> = (0..4).map(|_| Device::register(&world, "webpush/any")).collect();
+    let kinds = ["webpush/any", "stub/success", "stub/error", "stub/success"];
+    let mut devices = kinds.map(|kind| Device::register(&world, kind)).to_vec();
     for device in &mut devices {
         let reply = device.call(&world, "POST", "/subscription", &json!({ "key": null }));
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -77,15 +79,20 @@ fn what_was_answered_200_survives_a_crash() {
 
 #[test]
 fn a_bridged_user_has_no_session_and_is_removed() {
-    let world = world("memory");
-    let device = Device::register(&world, "stub/success");
+    for store in ["memory", "embedded"] {
+        registers_and_is_removed(&world(store));
+    }
+}
+
+fn registers_and_is_removed(world: &World) {
+    let device = Device::register(world, "stub/success");
     let uaid = device.path.rsplit('/').next().unwrap().replace('-', "");
     let agent = world.agent(Some(&uaid));
     assert_ne!(agent.uaid, uaid, "a fresh UAID");
-    assert_eq!(device.listed(&world), device.channels);
-    assert_eq!(device.call(&world, "PUT", "", &json!({ "token": "another-token" })).status, 200);
-    assert_eq!(device.call(&world, "PUT", "", &json!({ "token": "" })).refusal(), (400, 108));
-    assert_eq!(device.call(&world, "DELETE", "", &Value::Null).status, 200);
+    assert_eq!(device.listed(world), device.channels);
+    assert_eq!(device.call(world, "PUT", "", &json!({ "token": "another-token" })).status, 200);
+    assert_eq!(device.call(world, "PUT", "", &json!({ "token": "" })).refusal(), (400, 108));
+    assert_eq!(device.call(world, "DELETE", "", &Value::Null).status, 200);
     let path = &device.endpoint[device.endpoint.find("/wpush/").unwrap()..];
     let post = Request::new("POST", path).header("ttl", "60");
     assert_eq!(world.send(post).refusal(), (410, 106));
