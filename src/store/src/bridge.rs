@@ -97,7 +97,8 @@ mod tests {
             (app, token, aps) in ("[a-z]{0,9}", ".{0,30}", prop::option::of(".{1,30}")),
         ) {
             let (aps, refused) = (aps.map(Into::into), refused.map(UnixSeconds));
-            let record = Bridged { kind, app: app.into(), token: token.into(), aps, registered: Clock(registered), refused };
+            let (app, token, registered) = (app.into(), token.into(), Clock(registered));
+            let record = Bridged { kind, app, token, aps, registered, refused };
             prop_assert_eq!(decode(&encode(&record)), Some(record));
         }
 

@@ -67,8 +67,8 @@ pub enum StoreOp {
         presence: Presence,
     },
     /// Replace the record of a bridged user by a newer one, without a refusal; refreshes its expiry to the time of the
-    /// registration. Nothing is written if the user is not bridged or its record is as new. Durable, also when storage is
-    /// full, with all channels of the user: no removal of the earlier record takes effect behind it. ->
+    /// registration. Nothing is written if the user is not bridged or its record is as new. Durable, also when storage
+    /// is full, with all channels of the user: no removal of the earlier record takes effect behind it. ->
     /// [`StoreReply::Done`].
     SetBridge { uaid: Uaid, bridge: Box<Bridged> },
     /// Note the refusal of the token that was registered then, if the user still has it and none is noted. May ride

@@ -261,12 +261,13 @@ proptest! {
             ..channel(2, 9)
         };
         let mode = if simple == 0 { Mode::Simple } else { Mode::WebPush };
+        let minimum = minimum.filter(|_| mode == Mode::WebPush);
         let wake = wake.and_then(|text| machine::simplepush::WakeData::new(&text));
         let whole = WholeUser {
             user_clock: Clock(user_clock),
             low_water: Clock(low_water),
             may_have_messages: true,
-            contact: machine::simplepush::Contact { mode, wake, minimum: minimum.filter(|_| mode == Mode::WebPush), bridge },
+            contact: machine::simplepush::Contact { mode, wake, minimum, bridge },
             ..user(1, &[known])
         };
         let sent = Message {

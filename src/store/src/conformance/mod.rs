@@ -1,7 +1,7 @@
 //! The laws of storage, written against the port and run against every backend.
 //!
-//! A law is a function of a [`BlockingStore`]. [`laws!`] makes those of [`bridges`], [`rows`], [`simplepush`] and [`users`] tests of
-//! every backend; [`random`] compares backends with the model on random operations. The model is two
+//! A law is a function of a [`BlockingStore`]. [`laws!`] makes those of [`bridges`], [`rows`], [`simplepush`] and
+//! [`users`] tests of every backend; [`random`] compares backends with the model on random operations. The model is two
 //! backends: alone, and as several nodes share it. They differ in the laws of [`conflicts`].
 
 mod blocking_store;

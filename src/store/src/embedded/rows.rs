@@ -45,8 +45,8 @@ pub(super) const FORMAT: u8 = 4;
 /// Formats of the directory when no record named channels, and when none had a bridge. Nothing in them has to be
 /// migrated.
 pub(super) const FORMATS_BEFORE: std::ops::RangeInclusive<u8> = 2..=3;
-/// Format of records: it did not change when flags for names and bridges were added, because the number of the directory
-/// did.
+/// Format of records: it did not change when flags for names and bridges were added, because the number of the
+/// directory did.
 const RECORD_FORMAT: u8 = 2;
 
 /// Rows for which one is counted in its user's record, so that one write in 64 pays for it.

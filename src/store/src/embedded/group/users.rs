@@ -87,8 +87,8 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    /// Replaces the bridge of a user by a newer one. Operations of a user take effect one by one: a removal of the earlier
-    /// one that comes later finds this one.
+    /// Replaces the bridge of a user by a newer one. Operations of a user take effect one by one: a removal of the
+    /// earlier one that comes later finds this one.
     pub(super) fn set_bridge(&mut self, uaid: Uaid, bridge: &Bridged) -> Result<StoreReply, WriteError> {
         self.stats.store_contacts += 1;
         let there = self.user(uaid)?.as_ref().and_then(Record::bridge);

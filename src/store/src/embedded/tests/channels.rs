@@ -240,7 +240,7 @@ fn a_directory_whose_records_name_channels_is_of_a_format_that_earlier_versions_
     let db = store.db.clone().expect("it is open");
     assert_eq!(db.users.get(uaid(2).0).expect("readable").expect("it is there")[..], old);
     // A row that says more than the file.
-    db.meta.insert(rows::FORMAT_KEY, [4]).expect("writable");
+    db.meta.insert(rows::FORMAT_KEY, [5]).expect("writable");
     drop(db);
     store.close();
     let said = Embedded::open(dir.path(), patient()).err().expect("it is refused").to_string();

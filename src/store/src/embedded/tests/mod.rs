@@ -1,5 +1,6 @@
 //! The embedded store beyond the laws: refusals, bounds, reclaiming and restarts.
 
+mod bridges;
 mod channels;
 mod crash;
 mod damage;

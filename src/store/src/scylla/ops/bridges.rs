@@ -3,7 +3,7 @@
 //! Two nodes may change one user at the same time: a registration of a new token here, the removal of the old one
 //! there. Each delete has exactly the timestamp of the row that was read, and a registration writes every row of the
 //! user two microseconds later than it was: the rows that it wrote stand beside a removal that read the old ones
-//! (docs/decisions/0030-bridged-records.md).
+//! (docs/decisions/0032-bridged-records.md).
 
 use machine::StoreReply;
 use machine::ids::{Clock, Uaid};

@@ -3,6 +3,8 @@
 //! `TEST_CQL` names one that runs; without it the first test that asks starts one, which ends with the tests. A
 //! test fails when there is none. Every store of a test has UAIDs of its own, so tests may run beside each other.
 
+mod bridges;
+
 mod faults;
 
 mod midnight;
