@@ -13,9 +13,10 @@ pub(super) fn read(config: &Config) -> Result<BridgeSettings, NodeError> {
 
 /// Makes the control plane serve the bridges. `None`: none is configured, and nothing runs for them.
 pub(super) fn start(
-    settings: BridgeSettings,
+    config: &Config,
     builder: &mut ControlPlaneBuilder,
 ) -> Result<Option<Arc<UpstreamQueue>>, NodeError> {
+    let settings = read(config)?;
     if settings.names().is_empty() {
         return Ok(None);
     }

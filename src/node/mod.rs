@@ -132,16 +132,14 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
-    let bridges = bridges::read(config)?;
     let wake_ups = calls.wake.as_ref().map(|(_, wake_ups)| Arc::clone(wake_ups));
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
-    let upstreams = bridges::start(bridges, &mut builder)?;
+    let upstreams = bridges::start(config, &mut builder)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
     let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
     listeners::check_free(config, surroundings.address_patience)?;
-    let admin = listeners::bind_admin(config)?;
-    let redirects = listeners::bind_redirects(config)?;
+    let (admin, redirects) = (listeners::bind_admin(config)?, listeners::bind_redirects(config)?);
     let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let certificates = Certificates::read(config)?;
     let trust = cluster::trust(config)?;
