@@ -12,18 +12,23 @@ pub(super) fn read(config: &Config, keys: &EdgeKeys) -> Result<BridgeSettings, N
     BridgeSettings::read(config, &keys.crypto).map_err(NodeError::Bridge)
 }
 
-/// Makes the control plane serve the bridges. `None`: none is configured, and nothing runs for them.
+/// Makes the control plane serve the bridges, and returns the settings of the registration API with the queue of the
+/// bridges. No queue: no bridge is configured, and nothing runs for them.
 pub(super) fn start(
-    settings: BridgeSettings,
+    config: &Config,
+    keys: &EdgeKeys,
+    shards: u16,
     builder: &mut ControlPlaneBuilder,
-) -> Result<Option<Arc<UpstreamQueue>>, NodeError> {
+) -> Result<(Arc<RegistrationSettings>, Option<Arc<UpstreamQueue>>), NodeError> {
+    let settings = read(config, keys)?;
+    let registrations = Arc::new(registrations(config, Some(&settings), shards));
     if settings.names().is_empty() {
-        return Ok(None);
+        return Ok((registrations, None));
     }
     let no_bell = |error| NodeError::Host { what: "a pair of sockets", error };
     let queue = Arc::new(UpstreamQueue::new().map_err(no_bell)?);
     builder.call_bridges(Arc::clone(&queue), settings);
-    Ok(Some(queue))
+    Ok((registrations, Some(queue)))
 }
 
 /// Returns the settings of the registration API on one of `shards` shards. `settings`: those of the bridges that are

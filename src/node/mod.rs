@@ -138,8 +138,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let shard_count = pinned.len() as u16;
     let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
     listeners::check_free(config, surroundings.address_patience)?;
-    let admin = listeners::bind_admin(config)?;
-    let redirects = listeners::bind_redirects(config)?;
+    let (admin, redirects) = (listeners::bind_admin(config)?, listeners::bind_redirects(config)?);
     let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let certificates = Certificates::read(config)?;
     let trust = cluster::trust(config)?;
@@ -151,9 +150,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let storage = open_storage(config, &data, &process_clock, (&mut builder, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
-    let bridges = bridges::read(config, &keys.for_edge())?;
-    let registrations = Arc::new(bridges::registrations(config, Some(&bridges), shard_count));
-    let upstreams = bridges::start(bridges, &mut builder)?;
+    let (registrations, upstreams) = bridges::start(config, &keys.for_edge(), shard_count, &mut builder)?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
     if !redirects.is_empty() {
         builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));

@@ -31,11 +31,10 @@ pub(super) fn read_text(text: &str) -> Result<String, String> {
 /// # Errors
 /// A sentence with the nearest name.
 pub(super) fn check_members(members: &Map<String, Value>, known: &[&str]) -> Result<(), String> {
-    for name in members.keys().filter(|name| !name.starts_with('_') && !known.contains(&name.as_str())) {
-        let nearest = nearest_of(known, name).map(|nearest| format!("; did you mean {nearest:?}?"));
-        return Err(format!("unknown member {name:?}{}", nearest.unwrap_or_default()));
-    }
-    Ok(())
+    let unknown = members.keys().find(|name| !name.starts_with('_') && !known.contains(&name.as_str()));
+    let Some(name) = unknown else { return Ok(()) };
+    let nearest = nearest_of(known, name).map(|nearest| format!("; did you mean {nearest:?}?"));
+    Err(format!("unknown member {name:?}{}", nearest.unwrap_or_default()))
 }
 
 /// Returns true for the name of a profile.
