@@ -5,6 +5,7 @@ use shards::ports::Port;
 
 use super::VersionInfo;
 use protocol::webpush::errno::ApiError;
+use protocol::webpush::forward::ForwardFault;
 use protocol::wire::http1::{Head, Response};
 use protocol::wire::text::{push_json, push_u64};
 use protocol::wire::upgrade;
@@ -86,7 +87,11 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
-        401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken | ApiError::ForwardCreator) => {
+        401 if matches!(
+            fault,
+            ApiError::NodeKey | ApiError::AccessToken | ApiError::Forward(ForwardFault::Creator)
+        ) =>
+        {
             response.header("WWW-Authenticate", b"Bearer")
         }
         401 => response.header("WWW-Authenticate", b"vapid"),
