@@ -18,7 +18,7 @@ use super::stats::EdgeStats;
 use protocol::webpush::endpoint::{BadKey, KeyLock, split_url};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::forward::{
-    CREATION_BYTES_MAX, CreationError, ForwardToken, ForwardTokens, Targets, read_creation,
+    CREATION_BYTES_MAX, CreationError, ForwardFault, ForwardToken, ForwardTokens, Targets, read_creation,
 };
 use protocol::webpush::headers::{Delivery, Encoding};
 use protocol::webpush::key::BearerKeys;
@@ -174,10 +174,11 @@ impl PushEdge {
     fn plan_creation(&mut self, now: Now, head: &Head<'_, '_>) -> Result<Option<MessageDraft>, Reply> {
         let Some(forwards) = &self.forwards else { return Err(Reply::Fault(ApiError::NotFound)) };
         if forwards.creators.as_ref().is_some_and(|creators| !creators.allow(head.header("authorization"))) {
-            return Err(Reply::Fault(ApiError::ForwardCreator));
+            return Err(Reply::Fault(ApiError::Forward(ForwardFault::Creator)));
         }
         let taken = forwards.rate.take(now.mono);
-        taken.map_err(|wait| Reply::FaultUntil(ApiError::TooManyForwards, wait.seconds_ceil()))?;
+        taken
+            .map_err(|wait| Reply::FaultUntil(ApiError::Forward(ForwardFault::TooManyCreated), wait.seconds_ceil()))?;
         Ok(None)
     }
 
@@ -188,7 +189,7 @@ impl PushEdge {
         let encoding = head.joined("content-encoding");
         let encoding = match encoding.as_deref().and_then(Encoding::named) {
             Some(Encoding::Aes128gcm) => Ok(()),
-            _ => Err(ApiError::ForwardEncoding),
+            _ => Err(ApiError::Forward(ForwardFault::Encoding)),
         };
         let delivery = Delivery::read(head.header("ttl"), head.header("topic"), head.every("urgency"));
         Ok(Some(MessageDraft { token, claims, delivery, encoding }))
@@ -238,12 +239,12 @@ impl PushEdge {
     fn create_forward(&self, body: &[u8]) -> Result<ForwardStep, ApiError> {
         let Some(forwards) = &self.forwards else { return Err(ApiError::NotFound) };
         let token = read_creation(body, &forwards.targets).map_err(|error| match error {
-            CreationError::Json => ApiError::ForwardJson,
-            CreationError::Url => ApiError::ForwardTarget,
-            CreationError::PublicKey => ApiError::ForwardPublicKey,
-            CreationError::PrivateKey => ApiError::ForwardPrivateKey,
+            CreationError::Json => ApiError::Forward(ForwardFault::Json),
+            CreationError::Url => ApiError::Forward(ForwardFault::Target),
+            CreationError::PublicKey => ApiError::Forward(ForwardFault::PublicKey),
+            CreationError::PrivateKey => ApiError::Forward(ForwardFault::PrivateKey),
         })?;
-        let endpoint = forwards.endpoint(&token).ok_or(ApiError::ForwardTarget)?;
+        let endpoint = forwards.endpoint(&token).ok_or(ApiError::Forward(ForwardFault::Target))?;
         Ok(ForwardStep::Ask(Arc::new(ForwardCall { url: token.url, message: None }), Forwarding::Created(endpoint)))
     }
 
@@ -310,27 +311,49 @@ impl MessageDraft {
 /// Returns the refusal for an outcome that is no success, and the seconds until a new try can succeed.
 fn refusal(is_creation: bool, outcome: ForwardOutcome) -> (ApiError, Option<u32>) {
     match outcome {
-        ForwardOutcome::Forbidden if is_creation => (ApiError::ForwardTarget, None),
+        ForwardOutcome::Forbidden if is_creation => (ApiError::Forward(ForwardFault::Target), None),
         ForwardOutcome::Answered { status, retry_after } => match status {
-            400 => (ApiError::ForwardRefused, None),
-            401 | 403 => (ApiError::ForwardAuthentication, None),
-            404 => (ApiError::ForwardNotFound, None),
-            410 => (ApiError::ForwardGone, None),
-            413 => (ApiError::ForwardTooLarge, None),
-            429 => (ApiError::ForwardTooMany, Some(retry_after.unwrap_or(TOO_MANY_SECONDS))),
-            500..=599 => (ApiError::ForwardUnavailable, Some(retry_after.unwrap_or(DOWN_SECONDS))),
-            _ => (ApiError::ForwardUnreachable, None),
+            400 => (ApiError::Forward(ForwardFault::Refused), None),
+            401 | 403 => (ApiError::Forward(ForwardFault::Authentication), None),
+            404 => (ApiError::Forward(ForwardFault::NotFound), None),
+            410 => (ApiError::Forward(ForwardFault::Gone), None),
+            413 => (ApiError::Forward(ForwardFault::TooLarge), None),
+            429 => (ApiError::Forward(ForwardFault::TooMany), Some(retry_after.unwrap_or(TOO_MANY_SECONDS))),
+            500..=599 => (ApiError::Forward(ForwardFault::Unavailable), Some(retry_after.unwrap_or(DOWN_SECONDS))),
+            _ => (ApiError::Forward(ForwardFault::Unreachable), None),
         },
         // The machine gives the outcome that fits the request. If it does not, an error is better than silence.
         ForwardOutcome::Allowed | ForwardOutcome::Forbidden | ForwardOutcome::Unreachable => {
-            (ApiError::ForwardUnreachable, None)
+            (ApiError::Forward(ForwardFault::Unreachable), None)
         }
-        ForwardOutcome::NoAnswer => (ApiError::ForwardNoAnswer, None),
-        ForwardOutcome::Unavailable => (ApiError::ForwardUnavailable, Some(BUSY_SECONDS)),
+        ForwardOutcome::NoAnswer => (ApiError::Forward(ForwardFault::NoAnswer), None),
+        ForwardOutcome::Unavailable => (ApiError::Forward(ForwardFault::Unavailable), Some(BUSY_SECONDS)),
     }
 }
 
 impl EdgeStats {
+    /// Returns the counter of a refusal.
+    pub(super) fn forward_refused(&mut self, fault: ForwardFault) -> &mut u64 {
+        match fault {
+            ForwardFault::Creator
+            | ForwardFault::TooManyCreated
+            | ForwardFault::Json
+            | ForwardFault::Target
+            | ForwardFault::PublicKey
+            | ForwardFault::PrivateKey => &mut self.forwards_not_created,
+            ForwardFault::Encoding => &mut self.posts_bad_headers,
+            ForwardFault::Refused
+            | ForwardFault::NotFound
+            | ForwardFault::Gone
+            | ForwardFault::TooLarge
+            | ForwardFault::TooMany
+            | ForwardFault::Authentication
+            | ForwardFault::Unreachable
+            | ForwardFault::NoAnswer
+            | ForwardFault::Unavailable => &mut self.forwards_not_taken,
+        }
+    }
+
     /// Counts the answer to a message for a target.
     fn count_forward(&mut self, status: u16) {
         let counter = match status {

@@ -17,7 +17,7 @@ use super::response::{self, Context};
 use super::{EventKind, PushEdge};
 use protocol::webpush::endpoint::Subscription;
 use protocol::webpush::errno::ApiError;
-use protocol::webpush::registration::{self, PATH, Subscribe, Target, UserType};
+use protocol::webpush::registration::{self, PATH, RegistrationFault, Subscribe, Target, UserType};
 use protocol::wire::http1::Head;
 use protocol::wire::text::push_dashed;
 use protocol::wire::upgrade;
@@ -46,7 +46,7 @@ impl PushEdge {
         let Some(path) = registration::Path::parse(rest) else {
             return match head.method {
                 "OPTIONS" | "HEAD" => Ok(method_refused(head, "OPTIONS")),
-                _ => fault(ApiError::RegistrationPath),
+                _ => fault(ApiError::Registration(RegistrationFault::Path)),
             };
         };
         let (call, uaid, allow) = match (path.target, head.method) {
@@ -66,7 +66,7 @@ impl PushEdge {
         if !allow.is_empty() {
             return match method_refused(head, allow) {
                 BodyAction::Reply(Reply::WrongMethod(_, allow)) => {
-                    Err(Reply::WrongMethod(ApiError::RegistrationMethod, allow))
+                    Err(Reply::WrongMethod(ApiError::Registration(RegistrationFault::Method), allow))
                 }
                 other => Ok(other),
             };
@@ -76,12 +76,14 @@ impl PushEdge {
             Some(uaid) => Uaid(registration::read_uuid(uaid).ok_or(Reply::Fault(ApiError::NoUser))?),
         };
         if uaid.is_some() && !self.registrations.secrets.verify(head.header("authorization"), &user.0) {
-            return fault(ApiError::RegistrationSecret);
+            return fault(ApiError::Registration(RegistrationFault::Secret));
         }
-        let Some(kind) = UserType::parse(path.kind) else { return fault(ApiError::RegistrationType) };
+        let Some(kind) = UserType::parse(path.kind) else {
+            return fault(ApiError::Registration(RegistrationFault::Type));
+        };
         let stub_is_off = !self.registrations.settings.profiles.is_configured(BridgeKind::Stub);
         if kind == UserType::Bridge(BridgeKind::Stub) && stub_is_off {
-            return fault(ApiError::RegistrationType);
+            return fault(ApiError::Registration(RegistrationFault::Type));
         }
         Ok(BodyAction::Registration(Box::new(RegistrationDraft {
             call,
@@ -131,7 +133,7 @@ impl PushEdge {
         let registration::Device { token, aps } = registration::read_device(draft.kind, &draft.body)?;
         let UserType::Bridge(kind) = draft.kind else { return Ok(None) };
         let known = |app: &&str| self.registrations.has(kind, app);
-        let app = draft.app.as_deref().filter(known).ok_or(ApiError::RegistrationApp)?;
+        let app = draft.app.as_deref().filter(known).ok_or(ApiError::Registration(RegistrationFault::App))?;
         Ok(Some(Device { kind, app: app.into(), token, aps }))
     }
 
@@ -139,10 +141,12 @@ impl PushEdge {
         let Subscribe { chid, key } = registration::read_subscribe(body)?;
         let key = match key {
             None => None,
-            Some(text) => Some(self.points.check(text.as_bytes()).ok_or(ApiError::RegistrationKey)?),
+            Some(text) => {
+                Some(self.points.check(text.as_bytes()).ok_or(ApiError::Registration(RegistrationFault::Key))?)
+            }
         };
         if !self.access.may_register(key) {
-            return Err(ApiError::RegistrationKey);
+            return Err(ApiError::Registration(RegistrationFault::Key));
         }
         let chid = match chid {
             Some(chid) => Chid(chid),
@@ -154,7 +158,8 @@ impl PushEdge {
     /// Counts a first registration, or refuses it.
     fn take_registration(&mut self, now: Now) -> Result<(), Reply> {
         let Some(rate) = &mut self.registrations.rate else { return Ok(()) };
-        rate.take(now.mono, ()).map_err(|wait| Reply::FaultUntil(ApiError::TooManyRegistrations, wait.seconds_ceil()))
+        rate.take(now.mono, ())
+            .map_err(|wait| Reply::FaultUntil(ApiError::Registration(RegistrationFault::TooMany), wait.seconds_ceil()))
     }
 
     pub(super) fn emit_registration(
@@ -185,8 +190,8 @@ impl PushEdge {
             }
             RegistrationAnswer::NoUser => Some(ApiError::NoUser),
             RegistrationAnswer::NoChannel => Some(ApiError::NoSubscription),
-            RegistrationAnswer::Conflict => Some(ApiError::RegistrationConflict),
-            RegistrationAnswer::Full => Some(ApiError::RegistrationFull),
+            RegistrationAnswer::Conflict => Some(ApiError::Registration(RegistrationFault::Conflict)),
+            RegistrationAnswer::Full => Some(ApiError::Registration(RegistrationFault::Full)),
             RegistrationAnswer::Refused(refusal) => Some(ApiError::of(*refusal)),
             RegistrationAnswer::Unavailable => Some(ApiError::Unavailable),
         };

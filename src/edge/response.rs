@@ -5,6 +5,8 @@ use shards::ports::Port;
 
 use super::VersionInfo;
 use protocol::webpush::errno::ApiError;
+use protocol::webpush::forward::ForwardFault;
+use protocol::webpush::registration::RegistrationFault;
 use protocol::wire::http1::{Head, Response};
 use protocol::wire::text::{push_json, push_u64};
 use protocol::wire::upgrade;
@@ -86,10 +88,16 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
-        401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken | ApiError::ForwardCreator) => {
+        401 if matches!(
+            fault,
+            ApiError::NodeKey | ApiError::AccessToken | ApiError::Forward(ForwardFault::Creator)
+        ) =>
+        {
             response.header("WWW-Authenticate", b"Bearer")
         }
-        401 if fault == ApiError::RegistrationSecret => response.header("WWW-Authenticate", b"webpush"),
+        401 if fault == ApiError::Registration(RegistrationFault::Secret) => {
+            response.header("WWW-Authenticate", b"webpush")
+        }
         401 => response.header("WWW-Authenticate", b"vapid"),
         404 if fault == ApiError::NoSession => response.header(SESSION, b"none"),
         503 if fault == ApiError::SessionBusy => response.header(SESSION, b"busy"),

@@ -107,7 +107,6 @@ impl EdgeStats {
             ApiError::TooLarge => &mut self.posts_too_large,
             ApiError::TtlMissing
             | ApiError::Encryption
-            | ApiError::ForwardEncoding
             | ApiError::TtlNegative
             | ApiError::Topic
             | ApiError::Urgency
@@ -119,34 +118,8 @@ impl EdgeStats {
             ApiError::SessionBusy => &mut self.node_busy,
             ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
-            ApiError::RegistrationType
-            | ApiError::RegistrationBody
-            | ApiError::RegistrationToken
-            | ApiError::RegistrationChannel
-            | ApiError::RegistrationKey
-            | ApiError::RegistrationAps
-            | ApiError::RegistrationApp
-            | ApiError::RegistrationSecret
-            | ApiError::RegistrationConflict
-            | ApiError::RegistrationFull
-            | ApiError::RegistrationPath
-            | ApiError::RegistrationMethod
-            | ApiError::TooManyRegistrations => &mut self.registrations_refused,
-            ApiError::ForwardCreator
-            | ApiError::TooManyForwards
-            | ApiError::ForwardJson
-            | ApiError::ForwardTarget
-            | ApiError::ForwardPublicKey
-            | ApiError::ForwardPrivateKey => &mut self.forwards_not_created,
-            ApiError::ForwardRefused
-            | ApiError::ForwardNotFound
-            | ApiError::ForwardGone
-            | ApiError::ForwardTooLarge
-            | ApiError::ForwardTooMany
-            | ApiError::ForwardAuthentication
-            | ApiError::ForwardUnreachable
-            | ApiError::ForwardNoAnswer
-            | ApiError::ForwardUnavailable => &mut self.forwards_not_taken,
+            ApiError::Registration(_) => &mut self.registrations_refused,
+            ApiError::Forward(fault) => self.forward_refused(fault),
             ApiError::BridgeTooLarge
             | ApiError::BridgeQuota
             | ApiError::BridgeBadRequest

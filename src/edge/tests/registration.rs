@@ -8,6 +8,7 @@ use super::endpoint::{GOOD, path, post};
 use super::*;
 use crate::edge::{BridgeProfiles, RegistrationSettings};
 use protocol::webpush::errno::ApiError;
+use protocol::webpush::registration::RegistrationFault;
 use protocol::webpush::registration::SecretKeys;
 
 const AUTH_KEY: &str = "first-key-of-this-server";
@@ -216,10 +217,10 @@ fn the_secret_comes_before_all_but_the_syntax_of_the_uaid() {
 #[test]
 fn a_broken_rule_of_a_user_travels_to_its_owner() {
     let rows = [
-        ("PUT", "", "{", ApiError::RegistrationBody),
-        ("PUT", "", r#"{"token":"short"}"#, ApiError::RegistrationToken),
-        ("POST", "/subscription", "x", ApiError::RegistrationBody),
-        ("POST", "/subscription", r#"{"key":"x"}"#, ApiError::RegistrationKey),
+        ("PUT", "", "{", ApiError::Registration(RegistrationFault::Body)),
+        ("PUT", "", r#"{"token":"short"}"#, ApiError::Registration(RegistrationFault::Token)),
+        ("POST", "/subscription", "x", ApiError::Registration(RegistrationFault::Body)),
+        ("POST", "/subscription", r#"{"key":"x"}"#, ApiError::Registration(RegistrationFault::Key)),
     ];
     for (method, rest, body, fault) in rows {
         let mut harness = harness();

@@ -2,12 +2,13 @@
 
 use machine::Refusal;
 
+use super::forward::ForwardFault;
+use super::registration::RegistrationFault;
 use crate::wire::http1;
 use crate::wire::text::{push_json, push_u64};
 
 /// Reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum ApiError {
     /// Bytes that are not an HTTP request that the server reads.
     BadRequest,
@@ -108,61 +109,10 @@ pub enum ApiError {
     BridgeNoAnswer,
     /// The service of a bridged user is down or overloaded.
     BridgeUnavailable,
-    /// No type of users that this server registers.
-    RegistrationType,
-    /// The body of a registration cannot be read.
-    RegistrationBody,
-    RegistrationToken,
-    RegistrationChannel,
-    /// The key of a channel is no point on P-256.
-    RegistrationKey,
-    RegistrationAps,
-    /// No profile of this name is configured.
-    RegistrationApp,
-    /// The secret of a registered user is missing or wrong.
-    RegistrationSecret,
-    /// The user is registered in another way.
-    RegistrationConflict,
-    /// The user has `limits::CHANNELS_MAX` channels.
-    RegistrationFull,
-    /// No call of the registration API has this path.
-    RegistrationPath,
-    /// A known path of the registration API, another method.
-    RegistrationMethod,
-    /// More registrations than `bridge.registration_rate`.
-    TooManyRegistrations,
-    /// A request for a forward endpoint without `forward.create_token`.
-    ForwardCreator,
-    /// More requests for forward endpoints than `forward.create_rate`.
-    TooManyForwards,
-    /// A request for a forward endpoint that is no JSON object of the known members.
-    ForwardJson,
-    /// A URL that may not be the target of a forward endpoint.
-    ForwardTarget,
-    /// `server_pubkey` is no point on P-256.
-    ForwardPublicKey,
-    /// `forward_privkey` is no key that may sign the calls of a forward endpoint.
-    ForwardPrivateKey,
-    /// A message to a forward endpoint that is not encrypted as aes128gcm.
-    ForwardEncoding,
-    /// The target of a forward endpoint answered 400.
-    ForwardRefused,
-    /// The target answered 404.
-    ForwardNotFound,
-    /// The target answered 410.
-    ForwardGone,
-    /// The target answered 413.
-    ForwardTooLarge,
-    /// The target answered 429.
-    ForwardTooMany,
-    /// The target answered 401 or 403.
-    ForwardAuthentication,
-    /// There is no connection to the target, or its answer is none of the expected ones.
-    ForwardUnreachable,
-    /// The target did not answer in time.
-    ForwardNoAnswer,
-    /// The target is down, or too many calls are under way.
-    ForwardUnavailable,
+    /// Of the registration API.
+    Registration(RegistrationFault),
+    /// Of a forward endpoint.
+    Forward(ForwardFault),
     /// No such session on this node.
     NoSession,
     /// The session is here and takes nothing more now.
@@ -183,7 +133,6 @@ pub struct Row {
 }
 
 impl ApiError {
-    #[expect(clippy::too_many_lines, reason = "it is the one table of refusals, a row for each")]
     pub fn row(self) -> Row {
         let (status, errno, message) = match self {
             ApiError::BadRequest => (400, None, "Malformed request"),
@@ -243,39 +192,8 @@ impl ApiError {
             ApiError::BridgeUnavailable => {
                 (503, Some(201), "The service of this subscription is unavailable, retry later")
             }
-            ApiError::RegistrationType => (400, Some(108), "Unknown type of registration"),
-            ApiError::RegistrationBody => (400, Some(108), "Invalid body of a registration"),
-            ApiError::RegistrationToken => (400, Some(108), "Invalid token"),
-            ApiError::RegistrationChannel => (400, Some(108), "Invalid channelID"),
-            ApiError::RegistrationKey => (400, Some(108), "Invalid key"),
-            ApiError::RegistrationAps => (400, Some(108), "Invalid aps"),
-            ApiError::RegistrationApp => (400, Some(106), "Unknown app"),
-            ApiError::RegistrationSecret => (401, Some(109), "Missing or wrong secret"),
-            ApiError::RegistrationConflict => (409, Some(108), "The user is registered in another way"),
-            ApiError::RegistrationFull => (400, Some(108), "Too many channels"),
-            ApiError::RegistrationPath => (404, Some(102), "Not found"),
-            ApiError::RegistrationMethod => (405, Some(108), "Method not allowed"),
-            ApiError::TooManyRegistrations => (429, Some(203), "Too many registrations, retry later"),
-            ApiError::ForwardCreator => (401, Some(109), "This server needs a token to create forward endpoints"),
-            ApiError::TooManyForwards => (429, Some(203), "Too many forward endpoints are created, retry later"),
-            ApiError::ForwardJson => (400, Some(108), "The body must be a JSON object with the member url"),
-            ApiError::ForwardTarget => (400, Some(108), "url is no target that this server forwards to"),
-            ApiError::ForwardPublicKey => (400, Some(108), "server_pubkey must be a P-256 key in base64url"),
-            ApiError::ForwardPrivateKey => {
-                (400, Some(108), "forward_privkey must be a P-256 key in PEM, beside another server_pubkey")
-            }
-            ApiError::ForwardEncoding => (400, Some(110), "Content-Encoding must be aes128gcm"),
-            ApiError::ForwardRefused => (400, None, "The target of this endpoint refused the request"),
-            ApiError::ForwardNotFound => (404, Some(102), "The target of this endpoint does not exist"),
-            ApiError::ForwardGone => (410, Some(106), "The target of this endpoint has ended"),
-            ApiError::ForwardTooLarge => (413, Some(104), "Payload too large for the target of this endpoint"),
-            ApiError::ForwardTooMany => (429, Some(201), "The target of this endpoint takes no more messages now"),
-            ApiError::ForwardAuthentication => {
-                (502, Some(901), "The target of this endpoint does not accept this server")
-            }
-            ApiError::ForwardUnreachable => (502, Some(902), "Cannot reach the target of this endpoint"),
-            ApiError::ForwardNoAnswer => (502, Some(903), "The target of this endpoint did not answer in time"),
-            ApiError::ForwardUnavailable => (503, Some(201), "The target of this endpoint is unavailable, retry later"),
+            ApiError::Registration(fault) => fault.row(),
+            ApiError::Forward(fault) => fault.row(),
             ApiError::NoSession => (404, None, "Client not available"),
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
             ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
@@ -286,12 +204,13 @@ impl ApiError {
 
     /// Returns the form that the machine carries while the owner decides about 410 (ARCHITECTURE.md 8.5).
     pub fn refusal(self) -> Refusal {
-        Refusal(self as u8)
+        let place = CARRIED.iter().position(|fault| *fault == self);
+        Refusal(place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX))
     }
 
     /// Reads the form that the machine carried; an unknown number reads as a bad request.
     pub fn of(refusal: Refusal) -> ApiError {
-        CARRIED.into_iter().find(|fault| *fault as u8 == refusal.0).unwrap_or(ApiError::BadRequest)
+        CARRIED.get(usize::from(refusal.0)).copied().unwrap_or(ApiError::BadRequest)
     }
 
     /// Appends the JSON body, keys in the documented order.
@@ -323,12 +242,12 @@ pub const CARRIED: [ApiError; 13] = [
     ApiError::Topic,
     ApiError::Urgency,
     ApiError::BadUpdate,
-    ApiError::RegistrationBody,
-    ApiError::RegistrationToken,
-    ApiError::RegistrationChannel,
-    ApiError::RegistrationKey,
-    ApiError::RegistrationAps,
-    ApiError::RegistrationApp,
+    ApiError::Registration(RegistrationFault::Body),
+    ApiError::Registration(RegistrationFault::Token),
+    ApiError::Registration(RegistrationFault::Channel),
+    ApiError::Registration(RegistrationFault::Key),
+    ApiError::Registration(RegistrationFault::Aps),
+    ApiError::Registration(RegistrationFault::App),
 ];
 
 const MORE_INFO: &str = "http://autopush.readthedocs.io/en/latest/http.html#error-codes";
@@ -365,47 +284,30 @@ mod tests {
             VapidKeyMismatch,
             SenderNotAllowed,
             VapidRequired,
-            RegistrationSecret,
         ];
-        let registration = [
-            RegistrationType,
-            RegistrationBody,
-            RegistrationToken,
-            RegistrationChannel,
-            RegistrationKey,
-            RegistrationAps,
-            RegistrationFull,
-        ];
-        let rows: [(u16, Option<u16>, &[ApiError]); 28] = [
-            (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody, ForwardRefused]),
-            (400, Some(106), &[RegistrationApp]),
-            (400, Some(108), &[OtherMode, ForwardJson, ForwardTarget, ForwardPublicKey, ForwardPrivateKey]),
-            (400, Some(108), &registration),
-            (404, Some(102), &[RegistrationPath]),
-            (405, Some(108), &[RegistrationMethod]),
-            (409, Some(108), &[RegistrationConflict]),
-            (400, Some(110), &[VapidCryptoKey, Encryption, ForwardEncoding]),
+        let rows: [(u16, Option<u16>, &[ApiError]); 23] = [
+            (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
+            (400, Some(108), &[OtherMode]),
+            (400, Some(110), &[VapidCryptoKey, Encryption]),
             (400, Some(111), &[TtlMissing]),
             (400, Some(113), &[Topic]),
             (400, Some(114), &[TtlNegative]),
             (401, None, &[NodeKey, AccessToken]),
             (401, Some(109), &vapid),
-            (401, Some(109), &[ForwardCreator]),
             (404, None, &[NotFound, NoSession]),
-            (404, Some(102), &[BadToken, ForwardNotFound]),
+            (404, Some(102), &[BadToken]),
             (405, None, &[MethodNotAllowed]),
             (408, None, &[RequestTimeout]),
             (410, Some(103), &[NoUser]),
-            (410, Some(106), &[NoSubscription, ForwardGone]),
-            (413, Some(104), &[TooLarge, BridgeTooLarge, ForwardTooLarge]),
+            (410, Some(106), &[NoSubscription]),
+            (413, Some(104), &[TooLarge, BridgeTooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
-            (429, Some(201), &[BridgeQuota, ForwardTooMany]),
-            (429, Some(203), &[TooManyForwards, TooManyRegistrations]),
+            (429, Some(201), &[BridgeQuota]),
             (502, Some(900), &[BridgeConfiguration]),
-            (502, Some(901), &[BridgeAuthentication, ForwardAuthentication]),
-            (502, Some(902), &[BridgeUnreachable, ForwardUnreachable]),
-            (502, Some(903), &[BridgeNoAnswer, ForwardNoAnswer]),
+            (502, Some(901), &[BridgeAuthentication]),
+            (502, Some(902), &[BridgeUnreachable]),
+            (502, Some(903), &[BridgeNoAnswer]),
             (503, None, &[SessionBusy, NotWelcome, Stopping]),
         ];
         for (status, errno, faults) in rows {
@@ -416,7 +318,7 @@ mod tests {
             }
         }
         assert_eq!((BridgeBadRequest.row().status, BridgeBadRequest.row().errno), (500, Some(900)));
-        for fault in [Unavailable, BridgeUnavailable, ForwardUnavailable] {
+        for fault in [Unavailable, BridgeUnavailable] {
             assert_eq!((fault.row().status, fault.row().errno), (503, Some(201)));
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! A token is Fernet of the URL, the SHA-256 of the sender's public key or 32 zero bytes, and the private scalar that
 //! signs outgoing calls or 32 zero bytes. Nothing of it is stored. [`token`] seals and opens them, [`target`] has the
-//! rules for URLs, [`creation`] reads the request for a new one, and [`signing`] makes the authorization of a call.
+//! rules for URLs, [`creation`] reads the request for a new one, [`fault`] the refusals, and [`signing`] makes the authorization of a call.
 
 mod creation;
+mod fault;
 mod signing;
 mod target;
 mod token;
@@ -13,6 +14,7 @@ mod token;
 mod tests;
 
 pub use creation::{CREATION_BYTES_MAX, CreationError, read_creation};
+pub use fault::ForwardFault;
 pub use signing::authorization;
 pub use target::{TARGET_BYTES_MAX, Targets};
 pub use token::{ForwardToken, ForwardTokens};

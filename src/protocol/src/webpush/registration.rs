@@ -1,5 +1,8 @@
 //! The registration API of mobile bridges (PROTOCOL.md 3): its paths, its secret and the JSON bodies of its requests.
 
+mod fault;
+
+pub use fault::RegistrationFault;
 use machine::limits::{APS_BYTES_MAX, BRIDGE_APP_BYTES_MAX, DEVICE_TOKEN_BYTES_MAX};
 use machine::upstream::BridgeKind;
 use ring::hmac;
@@ -140,7 +143,7 @@ pub fn read_device(kind: UserType, body: &[u8]) -> Result<Device, ApiError> {
     };
     let is_odd = |c: char| c.is_whitespace() || c.is_control();
     if !(bytes_min..=DEVICE_TOKEN_BYTES_MAX).contains(&token.len()) || token.contains(is_odd) {
-        return Err(ApiError::RegistrationToken);
+        return Err(ApiError::Registration(RegistrationFault::Token));
     }
     let aps = aps.map(read_aps).transpose()?.filter(|_| kind == UserType::Bridge(BridgeKind::Apns));
     Ok(Device { token: token.into(), aps })
@@ -155,7 +158,7 @@ pub fn read_subscribe(body: &[u8]) -> Result<Subscribe, ApiError> {
         if body.trim_ascii().is_empty() { ChannelBody::default() } else { read_object(body)? };
     let chid = match channel.as_deref() {
         None | Some("") => None,
-        Some(text) => Some(read_uuid(text).ok_or(ApiError::RegistrationChannel)?),
+        Some(text) => Some(read_uuid(text).ok_or(ApiError::Registration(RegistrationFault::Channel))?),
     };
     Ok(Subscribe { chid, key: key.map(Into::into) })
 }
@@ -163,20 +166,20 @@ pub fn read_subscribe(body: &[u8]) -> Result<Subscribe, ApiError> {
 /// Reads an object. The derived reader would take an array of its fields too.
 fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(ApiError::RegistrationBody);
+        return Err(ApiError::Registration(RegistrationFault::Body));
     }
-    serde_json::from_slice(body).map_err(|_| ApiError::RegistrationBody)
+    serde_json::from_slice(body).map_err(|_| ApiError::Registration(RegistrationFault::Body))
 }
 
 /// Reads `aps`: a text that holds a JSON object, or the object itself.
 fn read_aps(value: Value) -> Result<Box<str>, ApiError> {
     let (text, object) = match value {
         Value::String(text) if text.len() <= APS_BYTES_MAX => {
-            let object = serde_json::from_str(&text).map_err(|_| ApiError::RegistrationAps)?;
+            let object = serde_json::from_str(&text).map_err(|_| ApiError::Registration(RegistrationFault::Aps))?;
             (text, object)
         }
         Value::Object(object) => (Value::Object(object.clone()).to_string(), Value::Object(object)),
-        _ => return Err(ApiError::RegistrationAps),
+        _ => return Err(ApiError::Registration(RegistrationFault::Aps)),
     };
     let fits = |(name, value): (&String, &Value)| match name.as_str() {
         "title_loc_args" | "loc_args" => {
@@ -186,7 +189,11 @@ fn read_aps(value: Value) -> Result<Box<str>, ApiError> {
         name => APS_TEXTS.contains(&name) && value.is_string(),
     };
     let known = object.as_object().is_some_and(|members| members.iter().all(fits));
-    if known && text.len() <= APS_BYTES_MAX { Ok(text.into()) } else { Err(ApiError::RegistrationAps) }
+    if known && text.len() <= APS_BYTES_MAX {
+        Ok(text.into())
+    } else {
+        Err(ApiError::Registration(RegistrationFault::Aps))
+    }
 }
 
 /// Members of `aps` whose values are texts.
@@ -346,14 +353,20 @@ mod tests {
             assert_eq!(token(fcm, &good), None);
         }
         for bad in ["1234567".to_owned(), "1234 5678".to_owned(), "1234\u{7f}5678".to_owned(), "x".repeat(1_025)] {
-            assert_eq!(token(fcm, &bad), Some(ApiError::RegistrationToken), "{bad}");
+            assert_eq!(token(fcm, &bad), Some(ApiError::Registration(RegistrationFault::Token)), "{bad}");
         }
         assert_eq!((token(UserType::WebPush, ""), token(UserType::Bridge(BridgeKind::Stub), "x")), (None, None));
-        assert_eq!(token(UserType::Bridge(BridgeKind::Stub), ""), Some(ApiError::RegistrationToken));
+        assert_eq!(
+            token(UserType::Bridge(BridgeKind::Stub), ""),
+            Some(ApiError::Registration(RegistrationFault::Token))
+        );
         for bad in ["", "{", "[]", r#"["12345678",null]"#, "null", "{}", r#"{"token":1}"#, r#"{"token":null}"#] {
-            assert_eq!(read(fcm, bad).err(), Some(ApiError::RegistrationBody), "{bad}");
+            assert_eq!(read(fcm, bad).err(), Some(ApiError::Registration(RegistrationFault::Body)), "{bad}");
         }
-        assert_eq!(read_device(fcm, b"{\"token\":\"1234567\xff\"}").err(), Some(ApiError::RegistrationBody));
+        assert_eq!(
+            read_device(fcm, b"{\"token\":\"1234567\xff\"}").err(),
+            Some(ApiError::Registration(RegistrationFault::Body))
+        );
     }
 
     #[test]
@@ -368,7 +381,7 @@ mod tests {
         assert_eq!(read(UserType::Bridge(BridgeKind::Fcm), text), Ok(None));
         let long = format!(r#""{{\"title\":\"{}\"}}""#, "x".repeat(1_024));
         for bad in ["1", r#""x""#, "[]", r#""[]""#, r#"{"alert":{}}"#, r#"{"title":1}"#, r#"{"loc_args":[1]}"#, &long] {
-            assert_eq!(read(apns, bad), Err(ApiError::RegistrationAps), "{bad}");
+            assert_eq!(read(apns, bad), Err(ApiError::Registration(RegistrationFault::Aps)), "{bad}");
         }
     }
 
@@ -383,11 +396,11 @@ mod tests {
         assert_eq!(read(dashed).unwrap().chid, read(plain).unwrap().chid);
         assert_eq!(read(plain).unwrap().key.as_deref(), Some("k"));
         for bad in ["x", "{}{}", "[]", r#"{"key":1}"#, r#"{"channelID":1}"#] {
-            assert_eq!(read(bad), Err(ApiError::RegistrationBody), "{bad}");
+            assert_eq!(read(bad), Err(ApiError::Registration(RegistrationFault::Body)), "{bad}");
         }
         for bad in ["x", "{decafbad-0000-0000-0000-0123456789ab}", "urn:uuid:decafbad-0000-0000-0000-0123456789ab"] {
             let body = format!(r#"{{"channelID":{bad:?}}}"#);
-            assert_eq!(read(&body), Err(ApiError::RegistrationChannel), "{bad}");
+            assert_eq!(read(&body), Err(ApiError::Registration(RegistrationFault::Channel)), "{bad}");
         }
     }
 

@@ -159,6 +159,32 @@ fn a_token_is_never_shown() {
     assert!(!shown.contains("example") && !shown.contains("59"), "{shown}");
 }
 
+#[test]
+fn refusals_have_their_status_and_errno() {
+    use ForwardFault::*;
+    let rows: [(u16, Option<u16>, &[ForwardFault]); 13] = [
+        (400, None, &[Refused]),
+        (400, Some(108), &[Json, Target, PublicKey, PrivateKey]),
+        (400, Some(110), &[Encoding]),
+        (401, Some(109), &[Creator]),
+        (404, Some(102), &[NotFound]),
+        (410, Some(106), &[Gone]),
+        (413, Some(104), &[TooLarge]),
+        (429, Some(201), &[TooMany]),
+        (429, Some(203), &[TooManyCreated]),
+        (502, Some(901), &[Authentication]),
+        (502, Some(902), &[Unreachable]),
+        (502, Some(903), &[NoAnswer]),
+        (503, Some(201), &[Unavailable]),
+    ];
+    for (status, errno, faults) in rows {
+        for fault in faults {
+            let (its_status, its_errno, _) = fault.row();
+            assert_eq!((its_status, its_errno), (status, errno), "{fault:?}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_panics(text in "\\PC{0,300}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
