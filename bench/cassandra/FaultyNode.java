@@ -10,9 +10,13 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Collectors;
 import org.apache.cassandra.concurrent.Stage;
+import org.apache.cassandra.db.ColumnFamilyStore;
+import org.apache.cassandra.db.Keyspace;
 import org.apache.cassandra.db.Mutation;
+import org.apache.cassandra.db.compaction.CompactionManager;
 import org.apache.cassandra.gms.FailureDetector;
 import org.apache.cassandra.gms.Gossiper;
+import org.apache.cassandra.io.sstable.format.SSTableReader;
 import org.apache.cassandra.locator.InetAddressAndPort;
 import org.apache.cassandra.net.Message;
 import org.apache.cassandra.net.MessagingService;
@@ -122,6 +126,12 @@ public final class FaultyNode {
                 break;
             case "compact":
                 service.forceKeyspaceCompaction(false, words[1]);
+                break;
+            case "compact-alone":
+                // Each file without the others, as a database does when much of a file has expired.
+                for (ColumnFamilyStore table : Keyspace.open(words[1]).getColumnFamilyStores())
+                    for (SSTableReader file : table.getLiveSSTables())
+                        CompactionManager.instance.forceUserDefinedCompaction(file.getFilename());
                 break;
             default:
                 return "unknown command " + words[0];
