@@ -161,8 +161,9 @@ impl RunningNode {
 
     /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys`, `access.*`,
     /// `bridge.auth_keys` and `bridge.registration_rate` of this configuration on every shard, and `tls.ticket_keys`,
-    /// `tls.unknown_name` and `tls.min_version` on every TLS listener. Reads the files of `tls.cert`, `tls.key`, `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again.
-    /// Takes `bridge.*` and reads its files again, if a bridge was configured at the start.
+    /// `tls.unknown_name` and `tls.min_version` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
+    /// `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again. Takes `bridge.*` and reads its files again, if a
+    /// bridge was configured at the start.
     /// Takes `strangers.exempt`, and the numbers of the limits of `strangers.*` that are on and stay on. Sessions,
     /// requests under way, handshakes and connections go on. With `acme.agree`, orders that failed are tried again.
     /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the control plane.

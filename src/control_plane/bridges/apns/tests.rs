@@ -44,6 +44,7 @@ fn settings(directory: &Path, sets: &[&str]) -> BridgeSettings {
     let file = |name: &str| directory.join(name).display().to_string();
     // The host of the tests may be slow.
     let mut all = vec![
+        "bridge.auth_keys=0123456789abcdef".to_owned(),
         format!("bridge.ca_file={}", file(CA)),
         format!("bridge.apns.channels={}", file(APNS_CHANNELS)),
         "bridge.apns.timeout=30".to_owned(),

@@ -102,6 +102,7 @@ impl Kit {
 fn settings(upstream: &Upstream, directory: &std::path::Path, sets: &[&str]) -> Result<BridgeSettings, String> {
     let file = |name: &str| directory.join(name).display().to_string();
     let mut all = vec![
+        "bridge.auth_keys=0123456789abcdef".to_owned(),
         format!("bridge.ca_file={}", file(CA)),
         format!("bridge.fcm.credentials={}", file(FCM_CREDENTIALS)),
         format!("bridge.fcm.base_url=https://localhost:{}", upstream.google.port()),

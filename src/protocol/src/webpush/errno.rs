@@ -3,7 +3,7 @@
 use machine::Refusal;
 
 use super::forward::ForwardFault;
-use super::registration::RegistrationFault;
+use super::registration::fault::RegistrationFault;
 use crate::wire::http1;
 use crate::wire::text::{push_json, push_u64};
 

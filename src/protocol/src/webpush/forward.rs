@@ -2,7 +2,8 @@
 //!
 //! A token is Fernet of the URL, the SHA-256 of the sender's public key or 32 zero bytes, and the private scalar that
 //! signs outgoing calls or 32 zero bytes. Nothing of it is stored. [`token`] seals and opens them, [`target`] has the
-//! rules for URLs, [`creation`] reads the request for a new one, [`fault`] the refusals, and [`signing`] makes the authorization of a call.
+//! rules for URLs, [`creation`] reads the request for a new one, [`fault`] has the refusals, and [`signing`] makes the
+//! authorization of a call.
 
 mod creation;
 mod fault;

@@ -1,6 +1,6 @@
 //! The registration API of mobile bridges (PROTOCOL.md 3): its paths, its secret and the JSON bodies of its requests.
 
-mod fault;
+pub mod fault;
 
 pub use fault::RegistrationFault;
 use machine::limits::{APS_BYTES_MAX, BRIDGE_APP_BYTES_MAX, DEVICE_TOKEN_BYTES_MAX};
