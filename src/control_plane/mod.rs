@@ -317,9 +317,7 @@ impl ControlPlane {
             if let Some(peers) = peers {
                 tokio::spawn(report("the calls of other nodes", peers.run()));
             }
-            if let Some(bridges) = bridges {
-                tokio::spawn(report("the calls of mobile bridges", bridges.run()));
-            }
+            bridges.map(|bridges| tokio::spawn(report("the calls of mobile bridges", bridges.run())));
             if let Some(clock_monitor) = clock_monitor {
                 tokio::spawn(clock_monitor.run());
             }

@@ -70,7 +70,7 @@ use shards::ring::ProbeError;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
-    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, Host, OutgoingCalls,
+    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, OutgoingCalls,
     PeerCalls, Redirects, TimeSource, WakeUpQueue,
 };
 use crate::edge::{EdgeConfig, PushEdge};
@@ -165,8 +165,8 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let boot = cluster::random_boot()?;
     let log = EventLog::start().map_err(no_control_plane)?;
     let events = log.as_ref().map(EventLog::events);
-    let edge = plan::edge(config, &keys, (&addresses, certificates.first_name()), (shard_count, boot), events);
-    let edge = EdgeConfig { registrations, ..edge };
+    let names = (&addresses[..], certificates.first_name());
+    let edge = EdgeConfig { registrations, ..plan::edge(config, &keys, names, (shard_count, boot), events) };
     PushEdge::new(&edge).map_err(|error| NodeError::Edge(error.to_string()))?;
     advice::on_settings(config, &edge.endpoint_url, (shard_count, cores.len()));
     builder.keep_time(ClockMonitor::new(Arc::clone(&process_clock), witness(config, &storage)));
@@ -194,9 +194,8 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
 
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
     let sources = plan.sources(shards.boards(), &storage);
-    let admin = tls.admin(config, admin);
     let control_plane =
-        ControlPlane::start(builder, admin, sources, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_control_plane)?;
+        ControlPlane::start(builder, tls.admin(config, admin), sources, stage.clone()).map_err(no_control_plane)?;
     earlier.discard_told();
     let addresses = Addresses { public_http, ..plan.addresses(&addresses, &control_plane) };
     let manager = if surroundings.signals { ServiceManager::of_process() } else { ServiceManager::default() };

@@ -13,6 +13,7 @@ use crate::message::{Message, Topic, Tries};
 use crate::shard::{NodeId, Page, Presence, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
+use crate::upstream::Bridged;
 
 /// Result of one operation.
 type Answer = Result<StoreReply, StoreError>;
@@ -170,13 +171,7 @@ impl Model {
                 self.bytes -= freed;
                 done
             }
-            StoreOp::SetBridge { uaid, bridge } => self.change(*uaid, |user| {
-                if user.contact.bridge.as_ref().is_some_and(|had| bridge.is_newer_than(had)) {
-                    user.contact.bridge = Some(bridge.clone());
-                    user.user_clock = user.user_clock.max(bridge.registered);
-                    user.seen = user.seen.max(bridge.seen());
-                }
-            }),
+            StoreOp::SetBridge { uaid, bridge } => self.change(*uaid, |user| user.set_bridge(bridge)),
             StoreOp::MarkRefused { uaid, registered, at } => self.change(*uaid, |user| {
                 if let Some(bridge) = user.contact.bridge.as_mut().filter(|bridge| bridge.registered == *registered) {
                     bridge.refused = bridge.refused.or(Some(*at));
@@ -361,6 +356,15 @@ impl Model {
 }
 
 impl User {
+    /// Replaces the record of a bridged user by a newer one.
+    fn set_bridge(&mut self, bridge: &Bridged) {
+        if self.contact.bridge.as_ref().is_some_and(|had| bridge.is_newer_than(had)) {
+            self.contact.bridge = Some(Box::new(bridge.clone()));
+            self.user_clock = self.user_clock.max(bridge.registered);
+            self.seen = self.seen.max(bridge.seen());
+        }
+    }
+
     /// The row that a reader gets.
     pub fn row(&self) -> UserRow {
         UserRow {

@@ -19,7 +19,7 @@ use super::stub;
 /// Bridge of one profile.
 pub(super) enum Bridge {
     Fcm(Fcm),
-    Apns(Apns),
+    Apns(Box<Apns>),
     /// A service inside the server.
     Stub,
 }

@@ -112,7 +112,7 @@ fn apns(config: &Config, crypto_keys: &[String], profiles: &mut Vec<ProfileSetti
         let (client, most) = (HttpClient::configured(tls), usize::from(apns.connections));
         profiles.push(ProfileSettings {
             name: Arc::new(BridgeName { kind: BridgeKind::Apns, app: channel.name }),
-            bridge: Bridge::Apns(bridge),
+            bridge: Bridge::Apns(Box::new(bridge)),
             connections: Some(Connections::new(channel.url.origin().clone(), client, most, apns.idle_timeout)),
             timeout: apns.timeout,
         });

@@ -57,6 +57,8 @@ pub(super) struct Sock {
     /// Minimum urgency that surely holds, and the one that waits for its reply.
     pub(super) minimum: Urgency,
     naming: Urgency,
+    /// Minimum in the record of its user when its hello was answered: its session begins with that, or an older one.
+    pub(super) began: Urgency,
     /// Step at which it was opened.
     pub(super) since: u64,
     greeted: bool,
@@ -214,6 +216,8 @@ impl Cluster {
                     return Err(format!("{known:?} is known and was given {uaid:?}"));
                 }
                 self.socks[id].served = Some(*uaid);
+                let minimum = self.store.user(*uaid).and_then(|user| user.contact.minimum);
+                self.socks[id].began = minimum.unwrap_or(Urgency::VeryLow);
             }
             SessionEvent::Registered { uaid, chid, status, .. } => {
                 let asked = self.socks[id].asking.remove(chid);
@@ -325,6 +329,7 @@ impl Cluster {
             sent_up_to: None,
             minimum: Urgency::VeryLow,
             naming: Urgency::VeryLow,
+            began: Urgency::VeryLow,
             since: self.steps,
             greeted: false,
             unsure: false,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, Stamp, Uaid};
-use machine::message::{Message, Rank, Topic};
+use machine::message::{Message, Rank, Topic, Urgency};
 use machine::{Disposition, RowKey, StoreOp};
 
 use super::agents::{Channel, Place, SockId};
@@ -21,6 +21,7 @@ pub(super) struct Post {
     pub(super) chid: Chid,
     pub(super) topic: Option<Topic>,
     pub(super) ttl: u32,
+    pub(super) urgency: Urgency,
     /// Its channel when it was sent.
     pub(super) channel: Channel,
     pub(super) start: u64,
@@ -84,6 +85,7 @@ impl Post {
             chid: message.chid,
             topic: message.topic,
             ttl: message.ttl,
+            urgency: message.urgency,
             channel,
             start,
             landed,
@@ -369,13 +371,13 @@ impl Cluster {
     }
 
     /// Every 201 has been kept; `excused` says for which messages the next hello is early enough.
-    pub(super) fn conserved(&self, when: &str, excused: impl Fn(&Post) -> bool) -> Verdict {
+    pub(super) fn conserved(&self, when: &str, excused: impl Fn(&Cluster, &Post) -> bool) -> Verdict {
         let none = BTreeSet::new();
         for (index, post) in self.posts.iter().enumerate() {
             let over = post.seen.is_none() || self.ended(post).is_some() || self.replaced(post, &none);
             // A user agent that was gone before its first register was answered has another UAID by now.
             let over = over || !self.agents.iter().any(|agent| agent.uaid == Some(post.uaid));
-            if !over && !excused(post) {
+            if !over && !excused(self, post) {
                 return Err(format!("message {index} waits ({when}): {post:?}"));
             }
         }

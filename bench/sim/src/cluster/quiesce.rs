@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use machine::ids::{Chid, Uaid};
 use machine::limits;
-use machine::message::Urgency;
 use machine::time::TimeSpan;
 use machine::{Presence, StoreOp};
 
@@ -26,18 +25,19 @@ impl Cluster {
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
         let lost = self.word_lost;
         let misled = self.misled.clone();
-        let deaf = self.deaf();
-        let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid) || deaf.contains(&post.uaid);
-        self.conserved("beside its session", excused)?;
+        let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid);
+        self.conserved("beside its session", |cluster, post| excused(post) || cluster.is_held_by_left(post))?;
         self.cleared(lost)?;
         let stale = self.post_everywhere()?;
         self.settle(120)?;
         self.all_gone(&stale)?;
-        self.conserved("every session got one more message", excused)?;
+        self.conserved("every session got one more message", |cluster, post| {
+            excused(post) || cluster.is_held_by_left(post)
+        })?;
         self.all_placed(&misled)?;
         self.doubts_place(&misled)?;
         self.interval_passes()?;
-        self.conserved("every session was refreshed", |_| false)?;
+        self.conserved("every session was refreshed", |_, _| false)?;
         self.all_placed(&BTreeSet::new())?;
         let mut over = Vec::new();
         for index in 0..self.agents.len() {
@@ -46,7 +46,7 @@ impl Cluster {
         }
         self.settle(200)?;
         self.all_gone(&over)?;
-        self.conserved("every user came back", |_| false)?;
+        self.conserved("every user came back", |_, _| false)?;
         self.at_rest()?;
         self.count_fates();
         (0..self.nodes.len()).for_each(|n| self.count_machines(n));
@@ -187,17 +187,14 @@ impl Cluster {
         }
     }
 
-    /// Users with a session that nobody reads any more, on a server that sends no Ping, so that it never ends. It holds
-    /// what is below the minimum that it began with, if its user has ever named one.
-    fn deaf(&self) -> BTreeSet<Uaid> {
-        let named =
-            |uaid: &Uaid| self.socks.iter().any(|sock| sock.served == Some(*uaid) && sock.minimum > Urgency::VeryLow);
-        let is_left = |(id, sock): (SockId, &Sock)| {
+    /// Returns true if a message may wait in a session that its user agent has left: on a server that sends no Ping that
+    /// session never ends, and it holds what is below the minimum that it began with.
+    fn is_held_by_left(&self, post: &Post) -> bool {
+        let holds = |(id, sock): (SockId, &Sock)| {
             let left = sock.place != Place::Ended && self.agents[sock.agent].sock != Some(id);
-            sock.served.filter(|_| left).filter(named)
+            left && sock.served == Some(post.uaid) && post.urgency < sock.began
         };
-        let socks = self.socks.iter().enumerate().filter(|_| self.plan.ping_interval == TimeSpan(0));
-        socks.filter_map(is_left).collect()
+        self.plan.ping_interval == TimeSpan(0) && self.socks.iter().enumerate().any(holds)
     }
 
     /// Returns true if the channel of a message is registered only because its last unregister failed.
