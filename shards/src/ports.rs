@@ -1,6 +1,7 @@
 //! The seams of a shard: what its loop needs from the crates above. `Edge` is the only generic of the system;
 //! storage is one boxed object per shard. Nothing here blocks.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
@@ -8,6 +9,7 @@ use machine::ids::StoreTicket;
 use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::Now;
+use machine::upstream::{BridgeFailure, BridgeOutcome, ForwardOutcome, UpstreamOp, UpstreamReply};
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
 /// Public port of a connection.
@@ -229,6 +231,35 @@ impl Peers for NoPeers {
 
     fn collect(&mut self) -> Option<(StoreTicket, PeerReply)> {
         None
+    }
+}
+
+/// A shard's handle to servers that are not of this cluster. Replies come back in any order; every call gets one.
+pub trait Upstreams {
+    /// Takes a call. What does not fit the queue is answered `Unavailable`.
+    fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp);
+
+    /// The next reply, if one is there.
+    fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)>;
+}
+
+/// For a node that calls no such server. It answers every call at once as one whose profile is not configured.
+#[derive(Default)]
+pub struct NoUpstreams {
+    replies: VecDeque<(StoreTicket, UpstreamReply)>,
+}
+
+impl Upstreams for NoUpstreams {
+    fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp) {
+        let reply = match op {
+            UpstreamOp::Bridge { .. } => UpstreamReply::Bridge(BridgeOutcome::Failed(BridgeFailure::Configuration)),
+            UpstreamOp::Forward(_) => UpstreamReply::Forward(ForwardOutcome::Unavailable),
+        };
+        self.replies.push_back((ticket, reply));
+    }
+
+    fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)> {
+        self.replies.pop_front()
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
 use crate::mailbox::{Mailbox, Waker, mesh};
-use crate::ports::{Edge, Ledger, Listening, Peers, Store, Wake};
+use crate::ports::{Edge, Ledger, Listening, Peers, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
@@ -38,6 +38,8 @@ pub struct ShardSetup<E: Edge> {
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
     /// Makes its handle to other nodes. The waker is rung as that of the store.
     pub peers: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Peers> + Send>,
+    /// Makes its handle to servers that are not of this cluster. The waker is rung as that of the store.
+    pub upstreams: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Upstreams> + Send>,
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
     /// Hands wake-up calls to the part of the process that makes them.
     pub wake: Wake,
@@ -235,7 +237,8 @@ impl<E: Edge> ShardThread<E> {
             edge: (setup.edge)(),
             machine: make(setup.machine),
             store: (setup.store)(Arc::clone(&waker)),
-            peers: (setup.peers)(waker),
+            peers: (setup.peers)(Arc::clone(&waker)),
+            upstreams: (setup.upstreams)(waker),
             ledger: (setup.ledger)(),
             wake: setup.wake,
             mailbox,

@@ -8,6 +8,7 @@
 mod line;
 mod lines;
 mod own;
+mod router;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -27,6 +28,7 @@ pub(super) use line::Line;
 use line::Parsed;
 use lines::{Lines, Next};
 pub(super) use own::encode_row;
+use router::OtherRouter;
 
 /// Users that are written at once, and so the size of one group of the committer.
 const USERS_AT_ONCE_MAX: usize = 256;
@@ -118,8 +120,11 @@ pub(super) struct Summary {
     /// Lines that are finished, from the start of the input.
     lines: u64,
     bad: u64,
-    /// Lines of other router types, of another record version, and of users idle for 60 days: none is imported.
+    /// Lines of router types that are left out: `gcm`, `adm`, and those that this version does not know.
+    gcm: u64,
+    adm: u64,
     other_router: u64,
+    /// Lines of another record version, and of users idle for 60 days: none is imported.
     other_version: u64,
     idle: u64,
     /// Messages that were not taken from good lines.
@@ -140,7 +145,8 @@ impl Summary {
             rows_added,
             rows_left_out,
         } = self.admitted;
-        let Summary { lines, bad, other_router, other_version, idle, expired, read_before, unsubscribed, .. } = self;
+        let Summary { lines, bad, gcm, adm, other_router, .. } = self;
+        let Summary { other_version, idle, expired, read_before, unsubscribed, .. } = self;
         let would = if check { "nothing was written; it would be: " } else { "" };
         let of_there = if rows_left_out + channels_left_out == 0 {
             String::new()
@@ -153,7 +159,8 @@ impl Summary {
         format!(
             "{would}{lines} lines: {users_new} new users, {users_changed} changed, {users_unchanged} as they were; \
              {channels_added} channels, {rows_added} messages\n  \
-             left out: {bad} bad lines; users: {other_router} of another router type, {other_version} of another \
+             left out: {bad} bad lines; users: {gcm} of gcm, {adm} of adm, {other_router} of another router type, \
+             {other_version} of another \
              record version, {idle} not seen for 60 days; messages: {expired} expired, {read_before} read before, \
              {unsubscribed} of no channel{of_there}"
         )
@@ -246,7 +253,9 @@ impl<'a> Import<'a> {
             return Ok(None);
         }
         match Line::parse(bytes)?.into_user(self.now)? {
-            Parsed::OtherRouter => self.summary.other_router += 1,
+            Parsed::OtherRouter(OtherRouter::Gcm) => self.summary.gcm += 1,
+            Parsed::OtherRouter(OtherRouter::Adm) => self.summary.adm += 1,
+            Parsed::OtherRouter(OtherRouter::Unknown) => self.summary.other_router += 1,
             Parsed::OtherVersion => self.summary.other_version += 1,
             Parsed::Idle => self.summary.idle += 1,
             Parsed::User(user) => {

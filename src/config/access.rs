@@ -5,9 +5,6 @@ use machine::ids::KeyDigest;
 use super::parse::Secret;
 use super::{Config, ConfigError};
 
-/// Tokens, and keys of a list, at most. Refuse: the setting is not accepted.
-pub const ACCESS_LIST_MAX: usize = 256;
-
 /// `access.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Access {

@@ -18,3 +18,6 @@ pub(super) const PREFIXES: &str = "at most 256 addresses and prefixes as 192.0.2
 pub(super) const PEM: &str = "a file, or nothing";
 pub(super) const PEMS: &str = "files, separated by commas, or nothing";
 pub(super) const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
+
+/// Tokens, and keys of a list, at most. Refuse: the setting is not accepted.
+pub(super) const ACCESS_LIST_MAX: usize = 256;

@@ -6,8 +6,11 @@ use machine::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX, WINDOW_MAX};
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::*;
+use super::bridge::BRIDGE;
+use super::bridge_calls::BRIDGE_CALLS;
 use super::client_certificates::CLIENT_CERTIFICATES;
 use super::error::{ConfigError, Origin};
+use super::forward::FORWARD;
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
 use super::parse::{self, Raw};
@@ -39,9 +42,16 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// Every key there is, in the order of the documentation.
 pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
 
-const GROUPS: [&[Key]; 6] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, RELEASE];
-const COUNT: usize =
-    LISTENERS.len() + CLIENT_CERTIFICATES.len() + PROXY.len() + STRANGERS.len() + SERVICES.len() + RELEASE.len();
+const GROUPS: [&[Key]; 9] =
+    [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, BRIDGE_CALLS, FORWARD, RELEASE];
+const COUNT: usize = {
+    let (mut count, mut group) = (0, 0);
+    while group < GROUPS.len() {
+        count += GROUPS[group].len();
+        group += 1;
+    }
+    count
+};
 
 keys! {
     /// The process, its listeners and its callers.

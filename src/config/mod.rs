@@ -8,9 +8,14 @@
 mod access;
 mod acme;
 mod allowed;
+mod apns;
+mod bridge;
+mod bridge_calls;
 mod client_certificates;
 
 mod error;
+mod fcm;
+mod forward;
 
 mod addresses;
 
@@ -38,16 +43,22 @@ mod tests;
 
 pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
-use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+use allowed::ACCESS_LIST_MAX;
+pub use apns::Apns;
+pub use bridge::Bridge;
+pub use bridge_calls::BridgeCalls;
 pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
+pub use fcm::Fcm;
+pub use forward::Forward;
 pub use parse::Secret;
 pub use proxy::Proxy;
 pub use public::Public;
 pub use scylla::shared_store_faults;
 pub use sources::Sources;
 pub use strangers::Strangers;
+pub(crate) use words::nearest_of;
 
 pub use protocol::webpush::endpoint::TokenForm;
 
@@ -89,6 +100,11 @@ pub struct Config {
     pub store: Store,
     pub delivery: Delivery,
     pub simplepush: SimplePush,
+    pub bridge: Bridge,
+    pub bridge_calls: BridgeCalls,
+    pub fcm: Fcm,
+    pub apns: Apns,
+    pub forward: Forward,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -370,9 +386,19 @@ impl Config {
 
     /// Returns true if it holds keys, tokens or passwords from any source.
     pub fn has_secrets(&self) -> bool {
-        let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys, &self.access.tokens];
+        let lists = [
+            &self.endpoint.crypto_keys,
+            &self.node.keys,
+            &self.tls.ticket_keys,
+            &self.access.tokens,
+            &self.bridge.auth_keys,
+        ];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
-        keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
+        let bridges = self.fcm.credentials.is_some() || self.apns.channels.is_some();
+        keys || bridges
+            || self.forward.create_token.is_some()
+            || self.broadcast.token.is_some()
+            || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -395,6 +421,11 @@ impl Config {
             admin: Admin::default(),
             broadcast: Broadcast::default(),
             simplepush: SimplePush::default(),
+            bridge: Bridge::default(),
+            bridge_calls: BridgeCalls::default(),
+            fcm: Fcm::default(),
+            apns: Apns::default(),
+            forward: Forward::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
@@ -440,6 +471,13 @@ impl Config {
         acme::check(self)?;
         self::tls::check(self)?;
         client_certificates::check(self)?;
+        forward::check(self)?;
+        let bridged = self.bridge.stub || self.fcm.credentials.is_some() || self.apns.channels.is_some();
+        if bridged && self.bridge.auth_keys.is_empty() {
+            return Err(ConfigError::Conflict(
+                "a bridge needs bridge.auth_keys, the keys of the secrets that devices show; set bridge.auth_keys",
+            ));
+        }
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

@@ -12,7 +12,7 @@ use protocol::wire::url::HttpUrl;
 use shards::strangers::Prefix;
 use store::scylla::options::Password;
 
-use super::access::ACCESS_LIST_MAX;
+use super::allowed::ACCESS_LIST_MAX;
 
 /// A value before it is typed: one text, or the items of a TOML list.
 #[derive(Clone, PartialEq, Eq)]

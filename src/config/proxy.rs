@@ -3,7 +3,7 @@
 use protocol::wire::forwarded::Kind;
 use shards::strangers::Prefix;
 
-use super::access::ACCESS_LIST_MAX;
+use super::allowed::ACCESS_LIST_MAX;
 use super::allowed::PREFIXES;
 use super::key::keys;
 use super::parse::{self, Raw};

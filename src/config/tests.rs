@@ -2,6 +2,7 @@
 
 mod access;
 mod acme;
+mod forward;
 mod proxy;
 mod public;
 mod shared_store;
@@ -104,7 +105,12 @@ fn every_key_can_be_set_from_every_source() {
             "broadcast.token" => ("sesame", true),
             // These are no secrets, but people put passwords into URLs, and a refused one must not be shown.
             "broadcast.url" | "simplepush.wake_url" => (key.default, true),
-            "store.scylla.password" | "access.tokens" => ("", true),
+            "store.scylla.password"
+            | "access.tokens"
+            | "bridge.auth_keys"
+            | "bridge.fcm.credentials"
+            | "bridge.apns.channels"
+            | "forward.create_token" => ("", true),
             _ => (key.default, false),
         };
         assert_eq!(key.secret, secret, "{}", key.name);

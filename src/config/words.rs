@@ -22,6 +22,8 @@ const WORDS: &[(&str, &[&str])] = &[
     ("access.register", &["open", "token", "vapid"]),
     ("acme.agree", &["true", "false"]),
     ("acme.challenge", &["tls-alpn-01", "http-01"]),
+    ("bridge.fcm.collapse", &["true", "false"]),
+    ("bridge.stub.enabled", &["true", "false"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),
@@ -80,7 +82,8 @@ fn nearest_level(text: &str) -> Option<String> {
     items.map(|items| items.join(","))
 }
 
-fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
+/// The most similar of these words, if any is similar.
+pub(crate) fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
     let likeness = |word: &str| strsim::normalized_damerau_levenshtein(word, text);
     let best = words.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(best) >= LIKENESS_MIN).then_some(best)

@@ -10,9 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use machine::stats::{Board, Kind, Meaning};
+use machine::upstream::BridgeKind;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
+use super::bridges::ProfileSnapshot;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
 use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
@@ -99,13 +101,16 @@ async fn health(State(view): State<Arc<AdminState>>) -> Json<Value> {
         Health::Serving | Health::Draining => json!({ "status": "OK" }),
         Health::StoreDown => json!({ "status": "NOT OK", "cause": trouble(health) }),
     };
+    let profiles = view.own.profiles.as_ref();
+    let is_of = |profile: &ProfileSnapshot, kind| profile.name.kind == kind && !profile.name.app.is_empty();
+    let has = |kind| profiles.is_some_and(|profiles| profiles.look().iter().any(|profile| is_of(profile, kind)));
     let mut body = json!({
         "status": word(health),
         "version": VERSION,
         "connections": view.sum("sessions"),
         "router_table": table,
         "message_table": table,
-        "routers": { "apns": false, "fcm": false },
+        "routers": { "apns": has(BridgeKind::Apns), "fcm": has(BridgeKind::Fcm) },
     });
     if let Some(awaited) = view.own.orders.as_ref().and_then(|orders| orders.waits_for()) {
         body["waits_for"] = awaited.into();

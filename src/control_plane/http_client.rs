@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::resolver::{Resolver, resolve_by_system};
+use protocol::wire::global::is_global;
 use protocol::wire::url::{HttpUrl, Origin};
 
 /// HTTP client of the control plane.
@@ -34,6 +35,10 @@ pub(super) struct HttpClient {
     /// Made at the first call that needs it: the root certificates are a file of some hundred KiB.
     tls: OnceLock<TlsConnector>,
     lookups: Arc<Resolver>,
+    /// Servers that may be called: if any address of a name is none of these, no address of it is called.
+    admits: fn(IpAddr) -> bool,
+    /// Calls name this program in `User-Agent`.
+    names_itself: bool,
 }
 
 /// TCP, or TLS over it.
@@ -57,6 +62,8 @@ pub(super) enum HttpClientError {
     Timeout,
     /// There is no such name, no connection, or the connection broke.
     Connect(String),
+    /// An address of the server is none that may be called.
+    Forbidden,
     /// A certificate that is not trusted for the name of the server.
     Untrusted(String),
     /// A status that the caller does not accept.
@@ -71,6 +78,7 @@ impl fmt::Display for HttpClientError {
         match self {
             HttpClientError::Timeout => f.write_str("no complete answer in time"),
             HttpClientError::Connect(why) => write!(f, "cannot talk to it: {why}"),
+            HttpClientError::Forbidden => f.write_str("an address of it may not be called"),
             HttpClientError::Untrusted(why) => write!(f, "its certificate is not trusted: {why}"),
             HttpClientError::Status(status) => write!(f, "it answers {status}"),
             HttpClientError::Body(why) => write!(f, "its answer cannot be used: {why}"),
@@ -83,7 +91,38 @@ impl Error for HttpClientError {}
 
 impl HttpClient {
     pub fn new() -> HttpClient {
-        HttpClient { tls: OnceLock::new(), lookups: Resolver::new(resolve_by_system) }
+        let lookups = Resolver::new(resolve_by_system);
+        HttpClient { tls: OnceLock::new(), lookups, admits: |_| true, names_itself: true }
+    }
+
+    /// One for servers that strangers name: it calls addresses of the public internet only, and tells nothing of this
+    /// server but what a request holds. Each call looks its name up, and connects to an address that this lookup gave.
+    pub fn for_strangers() -> HttpClient {
+        HttpClient { admits: is_global, names_itself: false, ..HttpClient::new() }
+    }
+
+    /// One for strangers that trusts these certificates, and takes addresses from this function.
+    #[cfg(test)]
+    pub fn for_strangers_by(roots: RootCertStore, ask: fn(&str) -> std::io::Result<Vec<IpAddr>>) -> HttpClient {
+        HttpClient {
+            lookups: Resolver::new(ask),
+            tls: TlsConnector::from(Arc::new(with_roots(roots))).into(),
+            ..HttpClient::for_strangers()
+        }
+    }
+
+    /// The same, but for every address that a test serves on.
+    #[cfg(test)]
+    pub fn admitting(self, admits: fn(IpAddr) -> bool) -> HttpClient {
+        HttpClient { admits, ..self }
+    }
+
+    /// Looks the name of a server up, and calls nothing.
+    ///
+    /// # Errors
+    /// [`HttpClientError::Connect`] and [`HttpClientError::Forbidden`].
+    pub async fn check(&self, origin: &Origin) -> Result<(), HttpClientError> {
+        self.resolve(&origin.host, origin.port).await.map(drop)
     }
 
     /// One that trusts these certificates and no others.
@@ -92,7 +131,8 @@ impl HttpClient {
         HttpClient::configured(with_roots(roots))
     }
 
-    fn configured(config: ClientConfig) -> HttpClient {
+    /// One with this configuration of TLS.
+    pub fn configured(config: ClientConfig) -> HttpClient {
         HttpClient { tls: TlsConnector::from(Arc::new(config)).into(), ..HttpClient::new() }
     }
 
@@ -151,7 +191,9 @@ impl HttpClient {
         let authority = HeaderValue::try_from(origin.authority()).map_err(|error| broken(&error))?;
         request.headers_mut().insert(HOST, authority);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if self.names_itself {
+            request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        }
         exchange(self.open(origin).await?, request, body_bytes_max).await
     }
 
@@ -186,10 +228,17 @@ impl HttpClient {
     }
 
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, HttpClientError> {
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, port)]);
+        let ips = match host.parse::<IpAddr>() {
+            Ok(ip) => Arc::from([ip]),
+            Err(_) => Resolver::of(&self.lookups, host).await.map_err(HttpClientError::Connect)?,
+        };
+        // One address that is forbidden is enough: the next lookup could bring it first.
+        if !ips.iter().all(|ip| (self.admits)(*ip)) {
+            return Err(HttpClientError::Forbidden);
         }
-        let ips = Resolver::of(&self.lookups, host).await.map_err(HttpClientError::Connect)?;
+        if ips.is_empty() {
+            return Err(HttpClientError::Connect(format!("{host} has no address")));
+        }
         Ok(ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! The metrics of everything on the boards, and of the process.
 
+mod bridges;
 mod format;
 
 mod labelled;
@@ -31,6 +32,7 @@ use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::process::Process;
 use super::{CertificatesInUse, MetricSources};
+use bridges::BridgeStats;
 use labelled::{Labels, line};
 use renamed::{RENAMED, Renamed, successor};
 use strangers::StrangerStats;
@@ -48,6 +50,7 @@ impl Metrics {
         murre.register_collector(Box::new(BuildInfo));
         murre.register_collector(Box::new(Certificates(Arc::clone(&sources.certificates))));
         murre.register_collector(Box::new(Orders(own.orders.clone())));
+        murre.register_collector(Box::new(BridgeStats(own.profiles.clone())));
         murre.register_collector(Box::new(StrangerStats(sources.strangers.clone())));
         murre.register_collector(Box::new(Boards { sources, control_plane: own.boards.clone() }));
         murre.register_collector(Box::new(Nodes(own.nodes.clone())));

@@ -27,10 +27,13 @@ mod wake_up;
 mod peer_client;
 
 mod acme;
+mod bridges;
 mod challenges;
 mod http_client;
+mod lane;
 mod memory_trim;
 mod expiry;
+mod forward;
 
 mod lease;
 mod resolver;
@@ -42,10 +45,12 @@ pub(crate) mod tests;
 
 pub(crate) use acme::Acme;
 pub use acme::{Answers, OrderBook};
+pub use bridges::{BridgeName, BridgeSettings, UpstreamQueue};
 pub use broadcast_poller::BroadcastSource;
 pub use challenges::Challenges;
 pub(crate) use clock_monitor::{ClockMonitor, TimeSource};
 pub use expiry::{CertificatesInUse, InUse};
+pub use forward::{ForwardLimits, ForwardQueue};
 pub use host::{Backup, Health, Host, Signal};
 pub(crate) use http_client::client_config;
 pub(crate) use lease::Lease;
@@ -92,6 +97,8 @@ pub struct OutgoingCalls {
     pub source: Option<BroadcastSource>,
     /// URL of wake-up calls for SimplePush user agents, and the queue that the shards push them to.
     pub wake: Option<(HttpUrl, Arc<WakeUpQueue>)>,
+    /// Queue of the calls of forward endpoints, and their limits.
+    pub forward: Option<(Arc<ForwardQueue>, ForwardLimits)>,
 }
 
 /// Listeners for operators, and the names by which they may be called.
@@ -134,7 +141,9 @@ pub struct ControlPlaneBuilder {
     broadcasts: Arc<Broadcasts>,
     poller: Option<BroadcastPoller>,
     caller: Option<wake_up::WakeUpSender>,
+    forward: Option<forward::ForwardDriver>,
     peers: Option<peer_client::PeerDriver>,
+    bridges: Option<bridges::BridgeDriver>,
     clock_monitor: Option<ClockMonitor>,
     acme: Option<Acme>,
     redirects: Option<Redirects>,
@@ -156,8 +165,9 @@ impl ControlPlaneBuilder {
         let poller = |source| BroadcastPoller::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let poller = calls.source.map(poller);
         let caller = calls.wake.map(|(url, wake_ups)| wake_up::WakeUpSender::new(url, wake_ups, Arc::clone(&client)));
+        let forward = calls.forward.map(|(queue, limits)| forward::ForwardDriver::new(queue, limits));
         let (signals, came) = (signal_came, signal_sent);
-        let (peers, clock_monitor, lease, redirects, acme) = (None, None, None, None, None);
+        let (peers, bridges, clock_monitor, lease, redirects, acme) = (None, None, None, None, None, None);
         Ok(ControlPlaneBuilder {
             runtime,
             signals,
@@ -166,7 +176,9 @@ impl ControlPlaneBuilder {
             broadcasts,
             poller,
             caller,
+            forward,
             peers,
+            bridges,
             clock_monitor,
             redirects,
             acme,
@@ -175,6 +187,11 @@ impl ControlPlaneBuilder {
 
     pub fn call_nodes(&mut self, calls: PeerCalls) {
         self.peers = Some(peer_client::PeerDriver::new(calls));
+    }
+
+    /// Makes the control plane hand notifications to mobile bridges.
+    pub fn call_bridges(&mut self, queue: Arc<UpstreamQueue>, settings: BridgeSettings) {
+        self.bridges = Some(bridges::BridgeDriver::new(queue, settings));
     }
 
     /// Makes the control plane renew the lease of this node.
@@ -248,7 +265,7 @@ impl ControlPlane {
         host: Arc<dyn Host>,
     ) -> std::io::Result<ControlPlane> {
         let ControlPlaneBuilder { runtime, signals, lease, came, broadcasts, poller, caller, .. } = builder;
-        let ControlPlaneBuilder { peers, clock_monitor, redirects, acme, .. } = builder;
+        let ControlPlaneBuilder { forward, peers, bridges, clock_monitor, redirects, acme, .. } = builder;
         let Admin { listeners, tls, hosts } = admin;
         let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
@@ -276,7 +293,8 @@ impl ControlPlane {
         let source = poller.as_ref().map(BroadcastPoller::state);
         let nodes = peers.as_ref().map(peer_client::PeerDriver::snapshots);
         let boards = boards.into_iter().flatten().collect();
-        let own = own::Own { broadcasts, source, boards, nodes, orders: acme.as_ref().map(Acme::book) };
+        let profiles = bridges.as_ref().map(bridges::BridgeDriver::snapshots);
+        let own = own::Own { broadcasts, source, boards, nodes, profiles, orders: acme.as_ref().map(Acme::book) };
         let (stop, stopped) = watch::channel(false);
         let (crowd, certificates) = (sources.shards.clone(), Arc::clone(&sources.certificates));
         let (looking, leasing, renewing) = (Arc::clone(&host), Arc::clone(&host), Arc::clone(&host));
@@ -293,9 +311,13 @@ impl ControlPlane {
             if let Some(caller) = caller {
                 tokio::spawn(report("the wake-up calls", caller.run()));
             }
+            if let Some(forward) = forward {
+                tokio::spawn(report("the calls of forward endpoints", forward.run()));
+            }
             if let Some(peers) = peers {
                 tokio::spawn(report("the calls of other nodes", peers.run()));
             }
+            bridges.map(|bridges| tokio::spawn(report("the calls of mobile bridges", bridges.run())));
             if let Some(clock_monitor) = clock_monitor {
                 tokio::spawn(clock_monitor.run());
             }

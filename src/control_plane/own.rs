@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use machine::stats::Board;
 
 use super::acme::OrderBook;
+use super::bridges::ProfileSnapshots;
 use super::broadcast_poller;
 use super::broadcasts::Broadcasts;
 use super::peer_client::PeerSnapshots;
@@ -18,6 +19,8 @@ pub(super) struct Own {
     pub boards: Vec<Arc<Board>>,
     /// The other nodes, on a shared store.
     pub nodes: Option<Arc<PeerSnapshots>>,
+    /// The profiles of mobile bridges, if there are any.
+    pub profiles: Option<Arc<ProfileSnapshots>>,
     /// Orders of certificates, if there are any.
     pub orders: Option<Arc<OrderBook>>,
 }

@@ -5,13 +5,11 @@
 //! lost costs nothing but time: the message is in storage, and the user agent gets it when it comes back by itself. The
 //! data holds addresses of user agents: it is never logged.
 
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam::queue::ArrayQueue;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use machine::counters;
@@ -19,16 +17,13 @@ use machine::stats::{Board, Counters as _};
 use tokio::task::JoinSet;
 
 use super::http_client::{HttpClient, HttpClientError};
+use super::lane::WakingQueue;
 use protocol::wire::url::HttpUrl;
 
 /// Queue of wake-up calls. Many shards push, one task of the control plane pops.
 pub struct WakeUpQueue {
-    queue: ArrayQueue<Box<str>>,
+    queue: WakingQueue<Box<str>>,
     dropped: AtomicU64,
-    /// The control plane found nothing and waits for a byte of `wake_tx`.
-    waits: AtomicBool,
-    wake_tx: UnixStream,
-    wake_rx: UnixStream,
 }
 
 impl WakeUpQueue {
@@ -37,45 +32,14 @@ impl WakeUpQueue {
     /// # Errors
     /// If the operating system refuses a pair of sockets.
     pub fn new() -> io::Result<WakeUpQueue> {
-        let (wake_tx, wake_rx) = UnixStream::pair()?;
-        wake_tx.set_nonblocking(true)?;
-        wake_rx.set_nonblocking(true)?;
-        Ok(WakeUpQueue {
-            queue: ArrayQueue::new(WAKES_MAX),
-            dropped: AtomicU64::new(0),
-            waits: AtomicBool::new(false),
-            wake_tx,
-            wake_rx,
-        })
+        Ok(WakeUpQueue { queue: WakingQueue::new(WAKES_MAX)?, dropped: AtomicU64::new(0) })
     }
 
     /// Asks for one call with this text as its body: `ip=..&port=..`, as it was made of the hello. From any thread;
     /// takes no lock and never waits. One system call when the control plane sleeps. At the bounds: shed, counted.
     pub fn push(&self, data: Box<str>) {
-        if data.len() > WAKE_DATA_BYTES_MAX || self.queue.push(data).is_err() {
+        if data.len() > WAKE_DATA_BYTES_MAX || !self.queue.push(data) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        if self.waits.swap(false, Ordering::SeqCst) {
-            // A full socket is rung already.
-            let _ = (&self.wake_tx).write(&[1]);
-        }
-    }
-
-    /// The oldest. May be cancelled anywhere without losing one.
-    async fn pop(&self, wake_rx: &tokio::net::UnixStream) -> io::Result<Box<str>> {
-        loop {
-            if let Some(data) = self.queue.pop() {
-                return Ok(data);
-            }
-            self.waits.store(true, Ordering::SeqCst);
-            // A push before that store did not ring; a push after it does.
-            if let Some(data) = self.queue.pop() {
-                return Ok(data);
-            }
-            wake_rx.readable().await?;
-            // The bytes mean nothing, and an empty read means only that an earlier read took the ring.
-            let _ = wake_rx.try_read(&mut [0; 64]);
         }
     }
 }
@@ -139,11 +103,11 @@ impl WakeUpSender {
     /// If the operating system refuses to listen for the bell.
     pub async fn run(mut self) -> io::Result<()> {
         let wake_ups = Arc::clone(&self.wake_ups);
-        let wake_rx = tokio::net::UnixStream::from_std(wake_ups.wake_rx.try_clone()?)?;
+        let bell = wake_ups.queue.bell()?;
         let mut calls = JoinSet::new();
         loop {
             tokio::select! {
-                data = wake_ups.pop(&wake_rx), if calls.len() < WAKE_CALLS_MAX => {
+                data = wake_ups.queue.pop(&bell), if calls.len() < WAKE_CALLS_MAX => {
                     let (client, url, patience) = (Arc::clone(&self.client), self.url.clone(), self.patience);
                     calls.spawn(call(client, url, data?, patience));
                 }

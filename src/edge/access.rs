@@ -8,6 +8,7 @@ use protocol::wire::http1::Head;
 use shards::strangers;
 
 use super::PushEdge;
+use super::forward::ForwardRules;
 use super::front::Front;
 
 /// Rules of one configuration. The tokens must not be logged.
@@ -16,6 +17,7 @@ pub struct AccessRules {
     pub register: Register,
     /// `endpoint.allowed_keys`: digests of the keys whose POSTs are taken. Empty: any sender may send.
     pub senders: Vec<KeyDigest>,
+    pub forward: ForwardRules,
 }
 
 /// `access.register`: user agents that may get endpoints.
@@ -76,6 +78,9 @@ impl PushEdge {
     /// Replaces the rules. Sessions and requests under way go on.
     pub fn set_rules(&mut self, rules: &AccessRules) {
         self.access = Access::new(rules);
+        if let Some(forwards) = &mut self.forwards {
+            forwards.set_rules(&rules.forward);
+        }
         self.front = Front::new(&self.agent_url, self.access.sentence());
     }
 

@@ -6,6 +6,7 @@
 use machine::ids::{Chid, KeyDigest, Stamp, Uaid};
 use machine::message::{Message, Topic};
 use machine::time::{Now, UnixSeconds};
+use machine::upstream::BridgeFailure;
 use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
@@ -78,6 +79,9 @@ impl PushEdge {
                 Err(reply) => BodyAction::Reply(reply),
             };
         }
+        if let Some(action) = self.plan_forward(now, head) {
+            return action;
+        }
         if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
             return self.plan_update(now, head, path);
         }
@@ -96,7 +100,7 @@ impl PushEdge {
         if let Some(receipt) = head.path.strip_prefix(receipts::PATH) {
             return self.plan_receipt(head, receipt);
         }
-        self.plan_page(head)
+        self.plan_registration(head).unwrap_or_else(|| self.plan_page(head))
     }
 
     fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Reply> {
@@ -137,12 +141,7 @@ impl PushEdge {
         version: u8,
     ) -> Result<Option<KeyDigest>, ApiError> {
         let shown = match authorization {
-            Some(authorization) => {
-                let verified = self.vapid.check(now.unix(), authorization, crypto_key);
-                (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
-                self.stats.vapid_odd_sub = self.vapid.odd_subs;
-                Some(verified?)
-            }
+            Some(authorization) => Some(self.verify_vapid(now, authorization, crypto_key)?),
             None => None,
         };
         if opened.version != version {
@@ -155,6 +154,19 @@ impl PushEdge {
             (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(Some(shown)),
             (Some(_), Some(_)) => Err(ApiError::VapidKeyMismatch),
         }
+    }
+
+    /// Verifies an authorization. Returns the digest of the key that signed it.
+    pub(super) fn verify_vapid(
+        &mut self,
+        now: Now,
+        authorization: &[u8],
+        crypto_key: Option<&[u8]>,
+    ) -> Result<KeyDigest, ApiError> {
+        let verified = self.vapid.check(now.unix(), authorization, crypto_key);
+        (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
+        self.stats.vapid_odd_sub = self.vapid.odd_subs;
+        verified
     }
 
     pub(super) fn emit_published(
@@ -171,8 +183,11 @@ impl PushEdge {
             Disposition::Direct => self.stats.posts_accepted_direct += 1,
             Disposition::Stored => self.stats.posts_accepted_stored += 1,
             Disposition::Dropped => self.stats.posts_accepted_dropped += 1,
+            Disposition::Bridged => self.stats.posts_accepted_bridged += 1,
         }
         let Posted { uaid, chid, topic, ttl, receipt } = *posted;
+        // No ack of a bridged user comes back, so there is nothing to report.
+        let receipt = receipt && disposition != Disposition::Bridged;
         let id = MessageId { stamp, uaid, chid, topic };
         let mut response = response::start(&self.date, context, if receipt { 202 } else { 201 }, out);
         if receipt {
@@ -205,6 +220,7 @@ impl PushEdge {
             Published::Refused(refusal) => (ApiError::of(refusal), None),
             Published::TooMany { retry_after } => (ApiError::TooManyToEndpoint, Some(retry_after)),
             Published::OverBudget { retry_after } => (ApiError::OverBudget, Some(retry_after)),
+            Published::NotBridged(failure) => not_bridged(failure),
             Published::Unavailable => (ApiError::Unavailable, None),
         };
         match retry_after {
@@ -212,5 +228,19 @@ impl PushEdge {
             Some(seconds) => self.emit_fault_until(context, fault, seconds, out),
         }
         None
+    }
+}
+
+/// Returns the refusal for a failure at the service of a bridged user, and the seconds until a new try can succeed.
+fn not_bridged(failure: BridgeFailure) -> (ApiError, Option<u32>) {
+    match failure {
+        BridgeFailure::TooLarge { excess: _ } => (ApiError::BridgeTooLarge, None),
+        BridgeFailure::Quota { retry_after } => (ApiError::BridgeQuota, Some(retry_after)),
+        BridgeFailure::BadRequest => (ApiError::BridgeBadRequest, None),
+        BridgeFailure::Configuration => (ApiError::BridgeConfiguration, None),
+        BridgeFailure::Authentication => (ApiError::BridgeAuthentication, None),
+        BridgeFailure::Unreachable => (ApiError::BridgeUnreachable, None),
+        BridgeFailure::NoAnswer => (ApiError::BridgeNoAnswer, None),
+        BridgeFailure::Unavailable { retry_after } => (ApiError::BridgeUnavailable, Some(retry_after)),
     }
 }

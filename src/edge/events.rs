@@ -26,6 +26,8 @@ const EVENTS_MAX: usize = 4_096;
 pub enum EventKind {
     /// A connection became a WebSocket.
     Upgraded { agent_family: u16 },
+    /// A device asked for its channels.
+    Checked { agent_family: u16 },
     /// A hello was answered.
     Greeted {
         /// "webpush", "simplepush" or "relay".
@@ -91,7 +93,11 @@ impl Counts {
         let command = match command {
             Command::Agent(AgentCommand::Session(command)) => command,
             Command::Relay(RelayCommand::For { command, .. }) => command,
-            Command::Agent(_) | Command::Relay(_) | Command::Sender(_) | Command::Node(_) => return,
+            Command::Agent(_)
+            | Command::Relay(_)
+            | Command::Sender(_)
+            | Command::Registration(_)
+            | Command::Node(_) => return,
         };
         let (acks, registers, nacks) = match command {
             SessionCommand::Ack(updates) => (updates.len(), 0, 0),

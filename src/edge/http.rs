@@ -9,14 +9,16 @@ use std::sync::Arc;
 use machine::ids::{Chid, Uaid};
 use machine::message::Message;
 use machine::time::{Instant, Now};
-use machine::{CloseReason, Command, Publish, SenderCommand, SenderEvent};
+use machine::{CloseReason, Command, Publish, RegistrationAnswer, SenderCommand, SenderEvent};
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
 use super::access::TOKEN_PATH;
 use super::endpoint::{PostDraft, Posted};
+use super::forward::{self, ForwardDraft, ForwardStep, Forwarding};
 use super::front::Front;
 use super::node::Call as NodeCall;
+use super::registering::{self, Registering, RegistrationDraft};
 use super::response::{self, Context, HEARTBEAT};
 use super::simplepush::UpdateDraft;
 use super::{Codec, EventKind, PushEdge};
@@ -56,6 +58,10 @@ enum Stage {
     /// The machine was asked to publish; holds the facts for the answer.
     Posted(Posted),
     Updated,
+    /// The machine was asked a call of the registration API.
+    Registering(Box<Registering>),
+    /// A target of a forward endpoint is asked.
+    Forwarding(Forwarding),
     /// The machine was asked any other command.
     #[default]
     Asked,
@@ -102,6 +108,10 @@ pub(super) enum BodyAction {
     Post(PostDraft),
     /// Publish a version update; the body is a form.
     Update(Box<UpdateDraft>),
+    /// Read the body as that of a call of the registration API.
+    Registration(Box<RegistrationDraft>),
+    /// Call the target of a forward endpoint.
+    Forward(Box<ForwardDraft>),
     /// Read the body as that of a call of another node.
     Node {
         call: NodeCall,
@@ -116,6 +126,8 @@ impl BodyAction {
         match self {
             BodyAction::Post(draft) => draft.payload.heap_bytes(),
             BodyAction::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
+            BodyAction::Registration(draft) => draft.heap_bytes(),
+            BodyAction::Forward(draft) => draft.heap_bytes(),
             BodyAction::Node { body, .. } => body.capacity(),
             BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
             BodyAction::Reply(Reply::Page(path)) => path.len(),
@@ -130,7 +142,7 @@ pub(super) enum Reply {
     /// A refusal with `Retry-After` in seconds.
     FaultUntil(ApiError, u32),
     /// 405 with the allowed methods.
-    WrongMethod(&'static str),
+    WrongMethod(ApiError, &'static str),
     /// Answer to OPTIONS: the requested headers, and the methods of the path.
     Options(Option<Box<[u8]>>, &'static str),
     /// Answer to HEAD of a path that only takes POST or DELETE.
@@ -142,6 +154,19 @@ pub(super) enum Reply {
     Boot,
     /// Answer to GET of an endpoint.
     Discovery,
+}
+
+impl Reply {
+    /// Returns the status of the response.
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            Reply::Fault(fault) | Reply::FaultUntil(fault, _) => fault.row().status,
+            Reply::WrongMethod(..) => 405,
+            Reply::Options(..) | Reply::Empty | Reply::Page(_) | Reply::Front(_) | Reply::Boot | Reply::Discovery => {
+                200
+            }
+        }
+    }
 }
 
 /// The answer of UnifiedPush servers to GET of any endpoint (PROTOCOL.md 2.1). It reads no token.
@@ -303,6 +328,8 @@ impl PushEdge {
             BodyAction::Reply(_) => false,
             BodyAction::Post(_) => length <= self.body_bytes_max as u64,
             BodyAction::Update(_) => length <= self.form_bytes_max(),
+            BodyAction::Registration(draft) => draft.wants_body() && length <= registering::BODY_BYTES_MAX,
+            BodyAction::Forward(_) => length <= forward::BODY_BYTES_MAX,
             BodyAction::Ask(_) | BodyAction::Node { .. } => true,
         };
         if wanted {
@@ -351,9 +378,12 @@ impl PushEdge {
             BodyAction::Node { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => {
                 body.extend_from_slice(piece)
             }
+            BodyAction::Registration(draft) => draft.extend(piece, pending.seen),
             BodyAction::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
+            BodyAction::Forward(draft) if pending.seen <= forward::BODY_BYTES_MAX => draft.extend(piece),
             BodyAction::Post(_)
             | BodyAction::Update(_)
+            | BodyAction::Forward(_)
             | BodyAction::Node { .. }
             | BodyAction::Reply(_)
             | BodyAction::Ask(_) => {}
@@ -387,6 +417,18 @@ impl PushEdge {
                     if too_large { Err(ApiError::TooLarge) } else { draft.finish(now.unix(), self.body_bytes_max) };
                 (publish(uaid, chid, message), Stage::Updated)
             }
+            BodyAction::Registration(draft) => {
+                match self.finish_registration(now, *draft, too_large(registering::BODY_BYTES_MAX)) {
+                    Ok((command, asked)) => (command, Stage::Registering(Box::new(asked))),
+                    Err(reply) => return self.reply(&context, &reply, consumed, out),
+                }
+            }
+            BodyAction::Forward(draft) => match self.finish_forward(*draft, too_large(forward::BODY_BYTES_MAX)) {
+                ForwardStep::Ask(call, forwarding) => {
+                    (SenderCommand::Forward(call).into(), Stage::Forwarding(forwarding))
+                }
+                ForwardStep::Reply(reply) => return self.reply(&context, &reply, consumed, out),
+            },
             BodyAction::Node { call, uaid, body } => {
                 let too_large = too_large(super::node::BODY_BYTES_MAX);
                 let command = if too_large { Err(ApiError::TooLarge) } else { self.read_node_call(call, uaid, &body) };
@@ -430,9 +472,9 @@ impl PushEdge {
                 self.refuse(*fault);
                 response::fault_until(&self.date, context, *fault, *retry_after, out);
             }
-            Reply::WrongMethod(allow) => {
-                self.refuse(ApiError::MethodNotAllowed);
-                response::wrong_method(&self.date, context, allow, out);
+            Reply::WrongMethod(fault, allow) => {
+                self.refuse(*fault);
+                response::wrong_method(&self.date, context, *fault, allow, out);
             }
             Reply::Options(requested, allow) => {
                 response::options(&self.date, context, requested.as_deref(), allow, out);
@@ -490,13 +532,32 @@ impl PushEdge {
                 }
                 Stage::Updated => self.emit_updated(context, *published, out),
                 // The machine gives the answer that fits the command. If it does not, an error is better than silence.
-                Stage::Body(_) | Stage::Asked => self.emit_fault(context, ApiError::Unavailable, out),
+                Stage::Body(_) | Stage::Registering(_) | Stage::Forwarding(_) | Stage::Asked => {
+                    self.emit_fault(context, ApiError::Unavailable, out)
+                }
             },
             SenderEvent::Cancelled(cancelled) if cancelled.done => {
                 response::start(&self.date, context, 204, out).empty()
             }
             SenderEvent::Cancelled(_) => self.emit_fault(context, ApiError::Unavailable, out),
             SenderEvent::Receipt(answer) => self.emit_receipt(context, *answer, out),
+            SenderEvent::Forwarded(outcome) => match &exchange.stage {
+                Stage::Forwarding(forwarding) => self.emit_forwarded(context, forwarding, *outcome, out),
+                _ => self.emit_fault(context, ApiError::Unavailable, out),
+            },
+        }
+    }
+
+    pub(super) fn emit_registration_answer(
+        &mut self,
+        exchange: &Exchange,
+        answer: &RegistrationAnswer,
+        out: &mut Vec<u8>,
+    ) {
+        match &exchange.stage {
+            Stage::Registering(asked) => self.emit_registration(&exchange.context, asked, answer, out),
+            // As above.
+            _ => self.emit_fault(&exchange.context, ApiError::Unavailable, out),
         }
     }
 

@@ -3,10 +3,11 @@
 //!
 //! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
 //! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
-//! message, and [`simplepush`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the
-//! exchanges of the last four, [`response`] writes their responses, [`pages`] has health pages and [`front`] the page
-//! of `/`, and [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit connections and
-//! senders, and [`access`] has the rules about callers, and [`callers`] reads the addresses that proxies name.
+//! message, [`simplepush`] the app servers of SimplePush, and [`forward`] those whose messages go on to another push
+//! service. [`registration`] serves devices of mobile bridges, and [`node`] other nodes. [`http`] drives the exchanges
+//! of the last six, [`response`] writes their responses, [`pages`] has health pages and [`front`] the page of `/`, and
+//! [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit connections and senders, and
+//! [`access`] has the rules about callers, and [`callers`] reads the addresses that proxies name.
 
 mod access;
 mod response;
@@ -15,12 +16,16 @@ mod close;
 mod endpoint;
 mod events;
 mod uaid_generator;
+mod forward;
 mod front;
 mod admission;
 mod http;
 mod node;
+mod node_rate;
 mod pages;
 mod receipts;
+mod registering;
+mod registration;
 mod relay;
 mod sender_rates;
 mod simplepush;
@@ -53,8 +58,13 @@ pub use admission::AdmissionGate;
 pub use callers::Forwarding;
 use events::Reporter;
 pub use events::{Counts, Ended, EventKind, Events, Report};
+pub use forward::ForwardRules;
+use forward::Forwards;
 use front::Front;
 use http::Exchange;
+pub use node_rate::NodeRate;
+use registering::Registrations;
+pub use registering::{BridgeProfiles, RegistrationSettings};
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
@@ -87,6 +97,8 @@ pub struct EdgeConfig {
     pub unfinished_bytes_max: usize,
     /// True if `relay.members` is not 0: a hello can make its connection a relay.
     pub relays: bool,
+    /// Settings of the registration API at start; [`PushEdge::set_registrations`] replaces them.
+    pub registrations: Arc<RegistrationSettings>,
     /// `hello.reconcile`: the edge passes the channels of a hello to the machine.
     pub reconcile: bool,
     /// Boot of this node. Other nodes name it in their calls (ARCHITECTURE.md 8.9).
@@ -100,6 +112,8 @@ pub struct EdgeConfig {
     pub hsts: u32,
     /// `endpoint.origin_rate`: messages per second of one application server; 0 means no limit.
     pub origin_rate: u32,
+    /// Rate of requests for forward endpoints, shared by all shards; `None`: there are no forward endpoints.
+    pub forward_rate: Option<Arc<NodeRate>>,
     /// Content of `/__version__`.
     pub version: VersionInfo,
     /// Queue of client events; `None` when the log has no lines for them.
@@ -164,7 +178,10 @@ pub struct PushEdge {
     date: HttpDate,
     location: String,
     receipts: receipts::Receipts,
+    registrations: Registrations,
     offers_receipts: bool,
+    /// `None` unless `forward.enabled`.
+    forwards: Option<Forwards>,
     gate: Arc<AdmissionGate>,
     boot: u64,
     hsts: u32,
@@ -229,6 +246,9 @@ impl PushEdge {
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
         let access = Access::new(&config.rules);
         let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
+        let rules = &config.rules.forward;
+        let forwards = config.forward_rate.clone();
+        let forwards = forwards.map(|rate| Forwards::new(&config.endpoint_url, &config.keys.crypto, rules, rate));
         Ok(PushEdge {
             tokens: Tokens::new(&config.endpoint_url, config.tokens, &config.keys.crypto)?,
             ids: MessageIds::new(&config.keys.crypto)?,
@@ -246,7 +266,9 @@ impl PushEdge {
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            registrations: Registrations::new(&config.registrations),
             offers_receipts: config.receipts,
+            forwards: forwards.transpose()?,
             gate: Arc::clone(&config.gate),
             boot: config.boot,
             hsts: config.hsts,
@@ -272,6 +294,9 @@ impl PushEdge {
         let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
         self.ids = MessageIds::new(&keys.crypto)?;
         self.receipts.rekey(&keys.crypto)?;
+        if let Some(forwards) = &mut self.forwards {
+            forwards.rekey(&keys.crypto)?;
+        }
         self.tokens = tokens;
         self.node_keys = BearerKeys::new(&keys.node);
         Ok(())
@@ -363,6 +388,11 @@ impl Edge for PushEdge {
                 self.emit_sender(now, exchange, event, out);
                 if keep_alive { Emitted::Stay } else { Emitted::Last }
             }
+            (Codec::Http { exchange, port, .. }, Event::Registration(answer)) => {
+                let Some(exchange) = self.take_asked(now, *port, exchange) else { return Emitted::Stay };
+                self.emit_registration_answer(&exchange, answer, out);
+                if exchange.context.keep_alive { Emitted::Stay } else { Emitted::Last }
+            }
             (Codec::Http { exchange, port, .. }, Event::Node(answer)) => {
                 let Some(exchange) = self.take_asked(now, *port, exchange) else { return Emitted::Stay };
                 self.emit_node_answer(&exchange.context, *answer, out);
@@ -384,7 +414,7 @@ impl Edge for PushEdge {
             // Invariant: the machine answers a connection in the kind of its command, and an HTTP connection with a
             // request under way is not upgraded.
             (Codec::Http { .. }, Event::Agent(_) | Event::Relay(_))
-            | (Codec::WebSocket { .. }, Event::Sender(_) | Event::Node(_)) => {
+            | (Codec::WebSocket { .. }, Event::Sender(_) | Event::Registration(_) | Event::Node(_)) => {
                 unreachable!("an event is of the kind of its connection")
             }
         }

@@ -36,6 +36,6 @@ pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> BodyAc
             Reply::Options(requested.filter(|list| list.len() <= ECHO_BYTES_MAX).map(Into::into), allow)
         }
         "HEAD" => Reply::Empty,
-        _ => Reply::WrongMethod(allow),
+        _ => Reply::WrongMethod(ApiError::MethodNotAllowed, allow),
     })
 }

@@ -5,6 +5,8 @@ use shards::ports::Port;
 
 use super::VersionInfo;
 use protocol::webpush::errno::ApiError;
+use protocol::webpush::forward::ForwardFault;
+use protocol::webpush::registration::RegistrationFault;
 use protocol::wire::http1::{Head, Response};
 use protocol::wire::text::{push_json, push_u64};
 use protocol::wire::upgrade;
@@ -86,8 +88,15 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
-        401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken) => {
+        401 if matches!(
+            fault,
+            ApiError::NodeKey | ApiError::AccessToken | ApiError::Forward(ForwardFault::Creator)
+        ) =>
+        {
             response.header("WWW-Authenticate", b"Bearer")
+        }
+        401 if fault == ApiError::Registration(RegistrationFault::Secret) => {
+            response.header("WWW-Authenticate", b"webpush")
         }
         401 => response.header("WWW-Authenticate", b"vapid"),
         404 if fault == ApiError::NoSession => response.header(SESSION, b"none"),
@@ -103,9 +112,9 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
 }
 
 /// Writes a complete 405, which lists the allowed methods.
-pub fn wrong_method(date: &HttpDate, context: &Context, allow: &str, out: &mut Vec<u8>) {
+pub fn wrong_method(date: &HttpDate, context: &Context, fault: ApiError, allow: &str, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(256);
-    ApiError::MethodNotAllowed.push_body(&mut body);
+    fault.push_body(&mut body);
     start(date, context, 405, out)
         .header("Allow", allow.as_bytes())
         .header("Content-Type", b"application/json")

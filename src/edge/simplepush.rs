@@ -91,7 +91,7 @@ impl PushEdge {
                 self.stats.updates_delivered += 1;
                 (200, &b"Delivered"[..])
             }
-            Disposition::Stored | Disposition::Dropped => {
+            Disposition::Stored | Disposition::Dropped | Disposition::Bridged => {
                 self.stats.updates_stored += 1;
                 (202, &b"Notification Stored"[..])
             }

@@ -19,6 +19,8 @@ counters! {
         counter posts_accepted_direct: "POSTs answered 201 and handed to a live session.",
         counter posts_accepted_stored: "POSTs answered 201 and stored.",
         counter posts_accepted_dropped: "POSTs with TTL 0 answered 201 without a session to take them.",
+        counter posts_accepted_bridged: "POSTs answered 201 after the service of a bridged user took them.",
+        counter posts_not_bridged: "POSTs that the service of a bridged user did not take.",
         counter posts_no_endpoint: "POSTs answered 404: no token of ours.",
         counter posts_no_subscription: "POSTs answered 410.",
         counter posts_too_large: "POSTs answered 413.",
@@ -39,8 +41,24 @@ counters! {
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter vapid_odd_sub: "VAPID tokens verified whose sub is neither mailto: nor https:.",
+        counter registrations: "Users that were registered by HTTPS.",
+        counter registration_calls: "Requests of the registration API, whatever came of them.",
+        counter registration_checks: "Requests for the channels of a registered user that were answered 200.",
+        counter registrations_refused: "Requests of the registration API that were refused.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
+        counter forwards_created: "Forward endpoints created.",
+        counter forwards_not_created: "Requests for a forward endpoint refused.",
+        counter forwards_not_taken: "Messages that the target of a forward endpoint did not take.",
+        counter forward_2xx: "Answers to messages for forward endpoints.",
+        counter forward_400: "Answers to messages for forward endpoints.",
+        counter forward_401: "Answers to messages for forward endpoints.",
+        counter forward_404: "Answers to messages for forward endpoints.",
+        counter forward_410: "Answers to messages for forward endpoints.",
+        counter forward_413: "Answers to messages for forward endpoints.",
+        counter forward_429: "Answers to messages for forward endpoints.",
+        counter forward_502: "Answers to messages for forward endpoints.",
+        counter forward_503: "Answers to messages for forward endpoints.",
         counter receipt_requests: "Looks at a receipt.",
         counter receipt_requests_refused: "Looks at a receipt that nobody here sealed, or whose outcome is forgotten.",
         counter unfinished_refused: "Connections ended because half messages and bodies of the shard held too much memory.",
@@ -100,6 +118,16 @@ impl EdgeStats {
             ApiError::SessionBusy => &mut self.node_busy,
             ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
+            ApiError::Registration(_) => &mut self.registrations_refused,
+            ApiError::Forward(fault) => self.forward_refused(fault),
+            ApiError::BridgeTooLarge
+            | ApiError::BridgeQuota
+            | ApiError::BridgeBadRequest
+            | ApiError::BridgeConfiguration
+            | ApiError::BridgeAuthentication
+            | ApiError::BridgeUnreachable
+            | ApiError::BridgeNoAnswer
+            | ApiError::BridgeUnavailable => &mut self.posts_not_bridged,
         };
         *counter += 1;
     }

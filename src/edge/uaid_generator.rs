@@ -1,6 +1,6 @@
 //! Fresh UAIDs: random v4 UUIDs, drawn until one falls in the slice of this shard (ARCHITECTURE.md 8.1).
 
-use machine::ids::{ShardId, Uaid};
+use machine::ids::{Chid, ShardId, Uaid};
 use machine::placement::Placement;
 
 use protocol::webpush::entropy::Pool;
@@ -15,6 +15,11 @@ pub struct UaidGenerator {
 impl UaidGenerator {
     pub fn new(placement: Placement, shard: ShardId) -> UaidGenerator {
         UaidGenerator { pool: Pool::default(), placement, shard }
+    }
+
+    /// Returns the name of a new channel; `None` as below.
+    pub fn draw_channel(&mut self) -> Option<Chid> {
+        Some(Chid(uuid::Builder::from_random_bytes(self.pool.draw()?).into_uuid().into_bytes()))
     }
 
     /// Returns a UAID of this shard; `None` when the kernel gives no random bytes.

@@ -19,6 +19,11 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
     if endpoint_url.split_once("://").is_some_and(|(_, rest)| rest.contains('/')) {
         tracing::warn!(endpoint_url, "path found in endpoint.url; POSTs arrive only if a proxy takes the path off");
     }
+    if config.bridge.stub {
+        tracing::warn!(
+            "stub bridge enabled; notifications of its users reach nobody: set bridge.stub.enabled to false"
+        );
+    }
     let public = |addresses: &[SocketAddr]| addresses.iter().any(|address| !address.ip().is_loopback());
     let (socket, endpoint) = (&config.websocket, &config.endpoint);
     let is_public = public(&config.public.listen())
@@ -26,6 +31,9 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
         || config.roles.endpoint && (public(&endpoint.listen) || public(&endpoint.tls_listen));
     if is_public && is_loopback(endpoint_url) {
         tracing::warn!(endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");
+    }
+    if config.forward.enabled && config.forward.create_token.is_none() && config.forward.hosts.is_empty() {
+        tracing::warn!("forward endpoints left open to anybody; set forward.create_token or forward.hosts");
     }
     for address in
         config.admin.listen.iter().chain(&config.admin.tls_listen).filter(|address| is_reachable(address.ip()))
@@ -73,13 +81,19 @@ mod tests {
             (&["websocket.listen=0.0.0.0:1"], local, (1, 1), "loopback address found in endpoint URLs"),
             (&["endpoint.listen=[::]:1"], "http://[::1]:1", (1, 1), "loopback address found in endpoint URLs"),
             (&["endpoint.listen=192.0.2.1:1"], "http://localhost:1", (1, 1), "loopback address found in endpoint URLs"),
+            (&["forward.enabled=true"], local, (1, 1), "forward endpoints left open to anybody"),
             (&["admin.listen=0.0.0.0:1"], local, (1, 1), "address=0.0.0.0:1"),
             (&["admin.listen=[2001:db8::1]:1"], local, (1, 1), "admin listener left open"),
         ] {
             let said = said(sets, url, shards);
             assert!(said.len() == 1 && said[0].contains(wanted), "{wanted}: {said:?}");
         }
-        for sets in [&["admin.listen=10.0.0.1:1,[fd00::1]:1"][..], &["endpoint.listen=0.0.0.0:1", "roles=connect"]] {
+        for sets in [
+            &["admin.listen=10.0.0.1:1,[fd00::1]:1"][..],
+            &["endpoint.listen=0.0.0.0:1", "roles=connect"],
+            &["forward.enabled=true", "forward.hosts=a.example"],
+            &["forward.enabled=true", "forward.create_token=0123456789abcdef"],
+        ] {
             assert_eq!(said(sets, local, (1, 2)), [""; 0]);
         }
         assert_eq!(said(&["websocket.listen=0.0.0.0:1"], "https://push.example.org", (1, 2)), [""; 0]);

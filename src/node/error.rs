@@ -80,6 +80,8 @@ pub enum NodeError {
     },
     /// Keys or URL that the edge does not take.
     Edge(String),
+    /// A profile of a mobile bridge that cannot be used.
+    Bridge(String),
     /// A backup or salvage that is impossible as requested.
     Backup(&'static str),
     /// The server that has the data directory cannot be reached for a backup.
@@ -119,9 +121,11 @@ impl NodeError {
             NodeError::Backup(_) | NodeError::Transfer(_) | NodeError::NoServer { .. } | NodeError::NoBackup(_) => {
                 status::FAILED
             }
-            NodeError::Core { .. } | NodeError::Steer { .. } | NodeError::Edge(_) | NodeError::StoreRefused(_) => {
-                status::CONFIG
-            }
+            NodeError::Core { .. }
+            | NodeError::Steer { .. }
+            | NodeError::Edge(_)
+            | NodeError::Bridge(_)
+            | NodeError::StoreRefused(_) => status::CONFIG,
             NodeError::NoKey { .. } | NodeError::LostKey { .. } => status::CONFIG,
             NodeError::StoreAway(_) => status::STORAGE,
             NodeError::Stopped { messages: 0 } => status::DONE,
@@ -185,6 +189,9 @@ impl fmt::Display for NodeError {
             | NodeError::Edge(sentence)
             | NodeError::Transfer(sentence)
             | NodeError::Shards(sentence) => f.write_str(sentence),
+            NodeError::Bridge(reason) => {
+                write!(f, "cannot use the mobile bridges: {reason}; mend bridge.* and start or reload again")
+            }
             NodeError::Replay { unsaved, of, reason } => write!(
                 f,
                 "cannot save {unsaved} of the {of} messages that earlier runs left in the ledger: {reason}; the ledger \

@@ -89,6 +89,10 @@ fn log(report: &Report) {
             let (system, browser) = family_name(agent_family);
             tracing::debug!(target: CLIENTS, shard, system, browser, "WebSocket upgraded");
         }
+        EventKind::Checked { agent_family } => {
+            let (system, browser) = family_name(agent_family);
+            tracing::debug!(target: CLIENTS, shard, system, browser, "Mobile client check");
+        }
         EventKind::Greeted { mode } => tracing::debug!(target: CLIENTS, shard, mode, "hello answered"),
         EventKind::Refused { port, status, errno, cause } => {
             tracing::debug!(target: CLIENTS, shard, port = name(port), status, errno, cause, "request refused");

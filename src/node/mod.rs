@@ -12,6 +12,7 @@ mod backup;
 mod advice;
 
 mod banner;
+mod bridges;
 
 mod certificates;
 
@@ -69,16 +70,16 @@ use shards::ring::ProbeError;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
-    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Host, OutgoingCalls, PeerCalls, Redirects,
-    TimeSource, WakeUpQueue,
+    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, OutgoingCalls,
+    PeerCalls, Redirects, TimeSource, WakeUpQueue,
 };
-use crate::edge::PushEdge;
+use crate::edge::{EdgeConfig, PushEdge};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use events::EventLog;
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;
-use plan::{Plan, of};
+use plan::{Plan, Queues, of};
 use running::NodeHandle;
 use service_manager::ServiceManager;
 use storage::Storage;
@@ -131,14 +132,13 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
-    let wake_ups = calls.wake.as_ref().map(|(_, wake_ups)| Arc::clone(wake_ups));
+    let queues = Queues::of(&calls);
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
     let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
     listeners::check_free(config, surroundings.address_patience)?;
-    let admin = listeners::bind_admin(config)?;
-    let redirects = listeners::bind_redirects(config)?;
+    let (admin, redirects) = (listeners::bind_admin(config)?, listeners::bind_redirects(config)?);
     let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let certificates = Certificates::read(config)?;
     let trust = cluster::trust(config)?;
@@ -150,6 +150,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let storage = open_storage(config, &data, &process_clock, (&mut builder, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
+    let (registrations, upstreams) = bridges::start(config, &keys.for_edge(), shard_count, &mut builder)?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
     if !redirects.is_empty() {
         builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
@@ -164,7 +165,8 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let boot = cluster::random_boot()?;
     let log = EventLog::start().map_err(no_control_plane)?;
     let events = log.as_ref().map(EventLog::events);
-    let edge = plan::edge(config, &keys, (&addresses, certificates.first_name()), (shard_count, boot), events);
+    let names = (&addresses[..], certificates.first_name());
+    let edge = EdgeConfig { registrations, ..plan::edge(config, &keys, names, (shard_count, boot), events) };
     PushEdge::new(&edge).map_err(|error| NodeError::Edge(error.to_string()))?;
     advice::on_settings(config, &edge.endpoint_url, (shard_count, cores.len()));
     builder.keep_time(ClockMonitor::new(Arc::clone(&process_clock), witness(config, &storage)));
@@ -183,18 +185,17 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     }
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
-    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers };
+    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| NodeError::Shards(error.to_string()))?;
 
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
     let sources = plan.sources(shards.boards(), &storage);
-    let admin = tls.admin(config, admin);
     let control_plane =
-        ControlPlane::start(builder, admin, sources, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_control_plane)?;
+        ControlPlane::start(builder, tls.admin(config, admin), sources, stage.clone()).map_err(no_control_plane)?;
     earlier.discard_told();
     let addresses = Addresses { public_http, ..plan.addresses(&addresses, &control_plane) };
     let manager = if surroundings.signals { ServiceManager::of_process() } else { ServiceManager::default() };
@@ -277,5 +278,8 @@ fn calls(config: &Config) -> Result<OutgoingCalls, NodeError> {
     let no_bell = |error| NodeError::Host { what: "a pair of sockets", error };
     let wake = config.simplepush.wake_url.clone();
     let wake = wake.map(|url| Ok((url, Arc::new(WakeUpQueue::new().map_err(no_bell)?)))).transpose()?;
-    Ok(OutgoingCalls { source, wake })
+    let config::Forward { enabled, timeout, max_in_flight, .. } = config.forward;
+    let limits = ForwardLimits { timeout, in_flight_max: max_in_flight as usize };
+    let forward = enabled.then(|| Ok((Arc::new(ForwardQueue::new().map_err(no_bell)?), limits))).transpose()?;
+    Ok(OutgoingCalls { source, wake, forward })
 }

@@ -11,7 +11,7 @@ use machine::time::TimeSpan;
 use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
 use shards::ledger;
-use shards::ports::{NoPeers, Port};
+use shards::ports::{NoPeers, NoUpstreams, Port};
 use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, PlaneLimits};
 use shards::thread::ShardSetup;
@@ -25,7 +25,7 @@ use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
-use crate::control_plane::{ControlPlane, MetricSources, WakeUpQueue};
+use crate::control_plane::{ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
@@ -41,6 +41,22 @@ pub(super) struct Plan<'a> {
     pub tls: NodeTls,
     pub process_clock: Arc<ProcessClock>,
     pub callers: CallerRules,
+    /// Calls of mobile bridges; `None`: none is configured.
+    pub upstreams: Option<Arc<UpstreamQueue>>,
+}
+
+/// Queues from the shards to the control plane, as far as there is something to call.
+#[derive(Clone)]
+pub(super) struct Queues {
+    wake_ups: Option<Arc<WakeUpQueue>>,
+    forward: Option<Arc<ForwardQueue>>,
+}
+
+impl Queues {
+    pub fn of(calls: &OutgoingCalls) -> Queues {
+        let wake_ups = calls.wake.as_ref().map(|(_, queue)| Arc::clone(queue));
+        Queues { wake_ups, forward: calls.forward.as_ref().map(|(queue, _)| Arc::clone(queue)) }
+    }
 }
 
 impl Plan<'_> {
@@ -50,10 +66,10 @@ impl Plan<'_> {
         ledger: ShardLedger,
         listeners: Bound,
         storage: &Arc<Storage>,
-        (wake_ups, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<Cluster>>),
+        (Queues { wake_ups, forward }, cluster): (Queues, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
-        let storage = Arc::clone(storage);
+        let (storage, upstreams) = (Arc::clone(storage), self.upstreams.clone());
         let (machine, log) = (self.machine(shard, &ledger), ledger.log);
         ShardSetup {
             machine,
@@ -76,6 +92,17 @@ impl Plan<'_> {
             peers: Box::new(move |waker| match cluster {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
                 None => Box::new(NoPeers),
+            }),
+            upstreams: Box::new(move |waker| {
+                let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || waker.wake());
+                let bridges = match upstreams {
+                    Some(queue) => queue.port(Arc::clone(&wake)),
+                    None => Box::new(NoUpstreams::default()),
+                };
+                match forward {
+                    Some(forward) => forward.port(wake, bridges),
+                    None => bridges,
+                }
             }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
@@ -159,6 +186,7 @@ pub(super) fn edge(
         tokens: config.endpoint.tokens,
         keys: keys.for_edge(),
         rules: access::rules(config),
+        registrations: Arc::default(),
         forwarding: Forwarding { field: config.proxy.header, trusted: config.proxy.trusted.clone().into() },
         placement: Placement::new(keys.placement.0, shard_count),
         shard: ShardId(0),
@@ -171,6 +199,7 @@ pub(super) fn edge(
         receipts: !config.store.kind.is_shared(),
         vapid_cache_max: VAPID_CACHE_DEFAULT,
         origin_rate: config.endpoint.origin_rate,
+        forward_rate: config.forward.enabled.then(Arc::default),
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         reconcile: config.hello.reconcile,
         version: version(),

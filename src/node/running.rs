@@ -16,6 +16,7 @@ use store::embedded::Copied;
 use super::access;
 use super::backup::backup;
 use super::banner::Addresses;
+use super::bridges;
 use super::certificates::NodeTls;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
@@ -26,7 +27,7 @@ use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain};
-use crate::control_plane::{Backup, ControlPlane, Health, Host, Signal};
+use crate::control_plane::{Backup, ControlPlane, Health, Host, Signal, UpstreamQueue};
 use crate::edge::{AdmissionGate, PushEdge};
 
 /// A node that serves. Dropped without [`RunningNode::stop`] it ends as if killed: the ledgers keep what is unacked.
@@ -67,6 +68,7 @@ pub(super) struct NodeHandle {
     gate: Arc<AdmissionGate>,
     tls: NodeTls,
     strangers: StrangerWatch,
+    upstreams: Option<Arc<UpstreamQueue>>,
 }
 
 impl NodeHandle {
@@ -84,6 +86,7 @@ impl NodeHandle {
             gate: Arc::clone(&plan.edge.gate),
             tls: plan.tls.clone(),
             strangers: StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.process_clock)),
+            upstreams: plan.upstreams.clone(),
         }
     }
 
@@ -156,21 +159,28 @@ impl RunningNode {
         self.control_plane.signals().recv().unwrap_or(Signal::Stop)
     }
 
-    /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys` and `access.*` of this
-    /// configuration on every shard, and `tls.ticket_keys`, `tls.unknown_name` and `tls.min_version` on every TLS
-    /// listener. Reads the files of `tls.cert`, `tls.key`, `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again.
+    /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys`, `access.*`,
+    /// `bridge.auth_keys` and `bridge.registration_rate` of this configuration on every shard, and `tls.ticket_keys`,
+    /// `tls.unknown_name` and `tls.min_version` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
+    /// `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again. Takes `bridge.*` and reads its files again, if a
+    /// bridge was configured at the start.
     /// Takes `strangers.exempt`, and the numbers of the limits of `strangers.*` that are on and stay on. Sessions,
     /// requests under way, handshakes and connections go on. With `acme.agree`, orders that failed are tried again.
     /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the control plane.
     ///
     /// # Errors
-    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`]; then all stays what it
-    /// was. [`NodeError::Shards`] when a shard does not answer.
+    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`], [`NodeError::Bridge`];
+    /// then all stays what it was. [`NodeError::Shards`] when a shard does not answer.
     pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
+        // Invariant: a placement has at most `SHARDS_MAX` shards.
+        let shards = u16::try_from(self.stage.boards().len()).expect("shards are counted in 16 bits");
         keys.check().map_err(|error| NodeError::Edge(error.to_string()))?;
         let trust = cluster::trust(config)?;
+        let bridges = bridges::read(config, &keys)?;
+        let served = self.stage.upstreams.as_ref().map(|_| &bridges);
+        let registrations = Arc::new(bridges::registrations(config, served, shards));
         if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
             return Err(NodeError::Edge(OPEN_TO_ALL.to_owned()));
         }
@@ -178,6 +188,9 @@ impl RunningNode {
         self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
         self.stage.strangers.reload(config);
+        if let Some(upstreams) = &self.stage.upstreams {
+            upstreams.reload(bridges);
+        }
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
             cluster.renew(keys.clone(), trust);
         }
@@ -186,6 +199,7 @@ impl RunningNode {
             // Invariant: these keys were checked above.
             edge.rekey(&keys).expect("keys that were checked are taken");
             edge.set_rules(&rules);
+            edge.set_registrations(&registrations);
             // The receiver is gone after `RELOAD_TIME_MAX`.
             let _ = took.send(());
         })));

@@ -292,6 +292,7 @@ impl World {
                     Disposition::Direct => "publish: direct",
                     Disposition::Stored => "publish: stored",
                     Disposition::Dropped => "publish: dropped",
+                    Disposition::Bridged => return Err("a message went to a bridge, and no user has one".to_owned()),
                 });
                 if registered == Some(false) {
                     return Err(format!("message {post} was accepted for a channel that is not registered"));
@@ -320,6 +321,7 @@ impl World {
                 Ok(())
             }
             Published::OtherMode => Err(format!("message {post} was refused for its mode, and all users have one")),
+            Published::NotBridged(_) => Err(format!("message {post} went to a bridge, and no user has one")),
             Published::Unavailable => {
                 self.marks.hit("publish: unavailable");
                 Ok(())

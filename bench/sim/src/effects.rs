@@ -43,6 +43,7 @@ impl World {
             }
             Effect::Store(ticket, op) => self.submit(shard, ticket, op),
             Effect::Peer(_, call) => Err(format!("a node that is alone calls another: {call:?}")),
+            Effect::Upstream(_, call) => Err(format!("no user of this world has a bridge: {call:?}")),
             Effect::LedgerAppend(slot, message) => self.append(shard, slot, &message),
             Effect::LedgerDead(slot) => self.ledger_dead(shard, slot),
             Effect::ClockFloor(clock) => {
@@ -93,6 +94,8 @@ impl World {
                 self.marks.hit("mail: publish");
                 publish.uaid
             }
+            Request::Registration(command) => command.uaid,
+            Request::DeviceRefused(refused) => refused.uaid,
             Request::Node(command) => command.uaid(),
             Request::Cancel(cancel) => {
                 self.marks.hit("mail: cancel");
@@ -181,6 +184,9 @@ impl World {
                     return Err(format!("{uaid:?} is dropped by no rule"));
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
+            }
+            StoreOp::SetBridge { uaid, .. } | StoreOp::MarkRefused { uaid, .. } | StoreOp::DropBridged { uaid, .. } => {
+                return Err(format!("{uaid:?} has no bridge"));
             }
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
             StoreOp::Register { uaid, chid, .. } => self.oracle.taken_up(*uaid, Some(*chid)),

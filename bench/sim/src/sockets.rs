@@ -233,7 +233,9 @@ impl World {
         let command = match command {
             Command::Agent(command) => self.before_command(id, shard, command).into(),
             Command::Relay(command) => self.before_relay_command(id, shard, command).into(),
-            Command::Sender(_) | Command::Node(_) => return Err("an HTTP request on a WebSocket".to_owned()),
+            Command::Sender(_) | Command::Registration(_) | Command::Node(_) => {
+                return Err("an HTTP request on a WebSocket".to_owned());
+            }
         };
         self.step(shard, Input::Command { conn, command })
     }
@@ -437,7 +439,9 @@ impl World {
                 self.server_pings(id)?;
                 (Frame::Ping, None)
             }
-            Event::Sender(_) | Event::Node(_) => return Err("an HTTP answer on a WebSocket".to_owned()),
+            Event::Sender(_) | Event::Registration(_) | Event::Node(_) => {
+                return Err("an HTTP answer on a WebSocket".to_owned());
+            }
         };
         self.write(id, frame, emission)
     }

@@ -338,12 +338,15 @@ fn kind(op: &StoreOp) -> Kind {
         StoreOp::Touch { .. }
         | StoreOp::SetContact { durable: false, .. }
         | StoreOp::Tried { .. }
+        | StoreOp::MarkRefused { .. }
         | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }
         | StoreOp::DropUser { .. }
+        | StoreOp::SetBridge { .. }
+        | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
         | StoreOp::SetContact { durable: true, .. }

@@ -18,5 +18,6 @@ mod shard;
 pub mod simplepush;
 pub mod stats;
 pub mod time;
+pub mod upstream;
 
 pub use shard::*;

@@ -218,6 +218,18 @@ pub const WAKE_PAUSE_SECONDS: u64 = 10;
 /// Users of one shard that were woken within that pause: 16,384 x about 64 B = 1 MB. Shed: as above.
 pub const WOKEN_MAX: usize = 16_384;
 
+/// Bytes of a device token of a bridged user. Refuse: 400.
+pub const DEVICE_TOKEN_BYTES_MAX: usize = 1_024;
+/// Bytes of the `aps` text of a bridged user. Refuse: 400.
+pub const APS_BYTES_MAX: usize = 1_024;
+/// Characters of the name of a profile of a bridge. Refuse: 400 in a request, the start in the configuration.
+pub const BRIDGE_APP_BYTES_MAX: usize = 64;
+/// Calls of one shard of bridges and other servers without a reply yet: about 4,096 x 6 KiB = 24 MB with their bodies
+/// at most. The queues to each server have smaller bounds. Shed: 503.
+pub const UPSTREAM_CALLS_MAX: usize = 4_096;
+/// Seconds between the first refusal of a device token that could be our fault, and a second one that is believed.
+pub const REFUSED_TOKEN_SECONDS: u64 = 60;
+
 const _: () = assert!(BACKLOG_MIN < BACKLOG_DEFAULT && BACKLOG_DEFAULT < BACKLOG_MAX);
 const _: () = assert!(BURST_MESSAGES < 64 && BURST_MESSAGES < WINDOW_DEFAULT);
 const _: () = assert!(PAGE_ROWS_MIN as usize * PAYLOAD_BYTES_MAX <= READ_AHEAD_BYTES as usize);

@@ -13,6 +13,7 @@ use crate::message::{Message, Topic, Tries};
 use crate::shard::{NodeId, Page, Presence, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
+use crate::upstream::Bridged;
 
 /// Result of one operation.
 type Answer = Result<StoreReply, StoreError>;
@@ -153,7 +154,7 @@ impl Model {
                 done
             }
             StoreOp::SetContact { uaid, contact, durable: _ } => {
-                self.change(*uaid, |user| user.contact = Contact::clone(contact))
+                self.change(*uaid, |user| user.contact = contact.replacing(&user.contact))
             }
             StoreOp::SetPresence { uaid, presence } => self.change(*uaid, |user| user.enter(presence)),
             StoreOp::ClearPresence { uaid, presence } => {
@@ -169,6 +170,19 @@ impl Model {
                 });
                 self.bytes -= freed;
                 done
+            }
+            StoreOp::SetBridge { uaid, bridge } => self.change(*uaid, |user| user.set_bridge(bridge)),
+            StoreOp::MarkRefused { uaid, registered, at } => self.change(*uaid, |user| {
+                if let Some(bridge) = user.contact.bridge.as_mut().filter(|bridge| bridge.registered == *registered) {
+                    bridge.refused = bridge.refused.or(Some(*at));
+                }
+            }),
+            StoreOp::DropBridged { uaid, registered } => {
+                let bridge = self.users.get(uaid).and_then(|user| user.contact.bridge.as_ref());
+                if bridge.is_some_and(|bridge| bridge.registered == *registered) {
+                    return self.apply(&StoreOp::DropUser { uaid: *uaid });
+                }
+                Ok(StoreReply::Done)
             }
             StoreOp::DropUser { uaid } => {
                 let freed = self.users.remove(uaid).map_or(0, |mut user| user.retain(|_| false));
@@ -212,7 +226,7 @@ impl Model {
         user.user_clock = user.user_clock.max(channel.1);
         user.channels.entry(chid).or_insert(channel);
         if let Some(contact) = contact {
-            user.contact = contact.clone();
+            user.contact = contact.replacing(&user.contact);
         }
         Ok(StoreReply::Done)
     }
@@ -228,6 +242,9 @@ impl Model {
         }
         if !unread && message.mode() != user.contact.mode {
             return Ok(StoreReply::OtherMode);
+        }
+        if let Some(bridge) = user.contact.bridge.as_ref().filter(|_| !unread) {
+            return Ok(StoreReply::Bridged(bridge.clone()));
         }
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
@@ -339,6 +356,15 @@ impl Model {
 }
 
 impl User {
+    /// Replaces the record of a bridged user by a newer one.
+    fn set_bridge(&mut self, bridge: &Bridged) {
+        if self.contact.bridge.as_ref().is_some_and(|had| bridge.is_newer_than(had)) {
+            self.contact.bridge = Some(Box::new(bridge.clone()));
+            self.user_clock = self.user_clock.max(bridge.registered);
+            self.seen = self.seen.max(bridge.seen());
+        }
+    }
+
     /// The row that a reader gets.
     pub fn row(&self) -> UserRow {
         UserRow {

@@ -11,6 +11,7 @@ use crate::ids::{Chid, Stamp, Uaid};
 use crate::limits;
 use crate::message::{Message, Topic, Urgency};
 use crate::time::UnixSeconds;
+use crate::upstream::Bridged;
 
 /// Messages that a user agent understands, by its latest hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,9 +54,18 @@ pub struct Contact {
     pub wake: Option<WakeData>,
     /// Minimum urgency that the user agent has named; only in mode `WebPush`.
     pub minimum: Option<Urgency>,
+    /// Service that carries its notifications instead of a WebSocket; only in mode `WebPush`.
+    pub bridge: Option<Box<Bridged>>,
 }
 
 impl Contact {
+    /// Returns the contact of a user that had `before` and gets this one. A bridge stays unless this one is newer.
+    pub fn replacing(&self, before: &Contact) -> Contact {
+        let stays =
+            before.bridge.as_ref().filter(|had| !self.bridge.as_ref().is_some_and(|new| new.is_newer_than(had)));
+        Contact { bridge: stays.or(self.bridge.as_ref()).cloned(), ..self.clone() }
+    }
+
     /// The minimum as one number for a store: 0 without one.
     pub fn minimum_number(&self) -> u8 {
         self.minimum.map_or(0, |minimum| minimum as u8 + 1)
@@ -121,6 +131,8 @@ impl Message {
 mod tests {
     use super::*;
     use crate::ids::{Clock, Origin};
+    use crate::shard::{StoreOp, StoreReply};
+    use crate::upstream::BridgeKind;
     use proptest::prelude::*;
 
     fn update(version: u64, clock: u64, accepted: u64) -> Message {
@@ -148,9 +160,41 @@ mod tests {
 
     #[test]
     fn wake_data_is_never_shown() {
-        let contact = Contact { mode: Mode::Simple, wake: WakeData::new("ip=203.0.113.7"), minimum: None };
+        let contact = Contact { mode: Mode::Simple, wake: WakeData::new("ip=203.0.113.7"), ..Contact::default() };
         assert_eq!(contact.wake.as_ref().map(WakeData::as_str), Some("ip=203.0.113.7"));
         assert!(!format!("{contact:?}").contains("203"));
+    }
+
+    #[test]
+    fn a_device_token_is_never_shown() {
+        let aps = Some(r#"{"sound":"secret"}"#.into());
+        let contact = Contact { bridge: Some(Box::new(Bridged { aps, ..bridged(1) })), ..Contact::default() };
+        let (op, reply) = (
+            StoreOp::SetBridge { uaid: Uaid([1; 16]), bridge: Box::new(bridged(1)) },
+            StoreReply::Bridged(Box::new(bridged(1))),
+        );
+        for shown in [format!("{contact:?}"), format!("{contact:#?}"), format!("{op:?}"), format!("{reply:?}")] {
+            assert!(shown.contains("app") && !shown.contains("token") && !shown.contains("secret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_yields_to_a_newer_one_only() {
+        let of = |bridge: Option<u64>| Contact { bridge: bridge.map(|at| Box::new(bridged(at))), ..Contact::default() };
+        for (before, new, kept) in [
+            (None, None, None),
+            (None, Some(2), Some(2)),
+            (Some(2), None, Some(2)),
+            (Some(2), Some(1), Some(2)),
+            (Some(2), Some(3), Some(3)),
+        ] {
+            assert_eq!(of(new).replacing(&of(before)), of(kept));
+        }
+    }
+
+    fn bridged(registered: u64) -> Bridged {
+        let (kind, registered) = (BridgeKind::Apns, Clock(registered));
+        Bridged { kind, app: "app".into(), token: "token".into(), aps: None, registered, refused: None }
     }
 
     #[test]

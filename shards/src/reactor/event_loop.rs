@@ -70,6 +70,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         told |= self.read_lanes();
         told |= self.read_store();
         told |= self.read_peers();
+        told |= self.read_upstreams();
         told |= self.run_timers();
         told |= self.decode_waiting();
         self.hand_over_senders();
@@ -132,6 +133,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Effect::Mail(to, mail) => self.post(to, mail),
             Effect::Store(ticket, op) => self.store.submit(ticket, op),
             Effect::Peer(ticket, op) => self.peers.submit(ticket, op),
+            Effect::Upstream(ticket, op) => self.upstreams.submit(ticket, op),
             Effect::LedgerAppend(slot, message) => self.ledger.append(slot, &message),
             Effect::LedgerDead(slot) => self.ledger.dead(slot),
             Effect::ClockFloor(clock) => self.ledger.clock_floor(clock),
@@ -243,6 +245,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let Some((ticket, reply)) = self.heard.take().or_else(|| self.peers.collect()) else { break };
             worked = true;
             self.inputs.push_back(Input::Peer { ticket, reply });
+            self.drive();
+        }
+        worked
+    }
+
+    fn read_upstreams(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..STORE_REPLIES_PER_TURN {
+            let Some((ticket, reply)) = self.answered.take().or_else(|| self.upstreams.collect()) else { break };
+            worked = true;
+            self.inputs.push_back(Input::Upstream { ticket, reply });
             self.drive();
         }
         worked

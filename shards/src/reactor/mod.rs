@@ -32,7 +32,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::mailbox::Mailbox;
-use crate::ports::{Edge, Ledger, Listening, Peers, Port, Store, Wake};
+use crate::ports::{Edge, Ledger, Listening, Peers, Port, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::ring::{ConnBufferPool, Conns, EventFdWait, Plane, PlaneConfig};
 use crate::tls::{Tls, TlsStats};
@@ -40,6 +40,7 @@ use machine::ids::{ConnId, EmissionId, StoreTicket};
 use machine::limits;
 use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
 use machine::time::{Instant, Now, TimeSpan};
+use machine::upstream::UpstreamReply;
 use machine::{DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
 
 pub use caller_rules::{CallerRules, Proxies};
@@ -146,6 +147,7 @@ pub(crate) struct Parts<E: Edge, M> {
     pub machine: M,
     pub store: Box<dyn Store>,
     pub peers: Box<dyn Peers>,
+    pub upstreams: Box<dyn Upstreams>,
     pub ledger: Box<dyn Ledger>,
     pub wake: Wake,
     pub mailbox: Mailbox,
@@ -164,6 +166,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     machine: M,
     store: Box<dyn Store>,
     peers: Box<dyn Peers>,
+    upstreams: Box<dyn Upstreams>,
     ledger: Box<dyn Ledger>,
     wake: Wake,
     mailbox: Mailbox,
@@ -208,6 +211,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     collected: Option<(StoreTicket, Result<StoreReply, StoreError>)>,
     /// As `collected`, of another node.
     heard: Option<(StoreTicket, PeerReply)>,
+    /// As `collected`, of a server that is not of this cluster.
+    answered: Option<(StoreTicket, UpstreamReply)>,
     /// Buffer that an edge writes into before it is known whether there are bytes to send.
     scratch: Vec<u8>,
     /// TLS: what was received last, and what was written while it was opened.
@@ -227,7 +232,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Opens the rings and publishes them to the other shards. Inside the shard's executor.
     pub(crate) fn new(parts: Parts<E, M>) -> io::Result<Reactor<E, M>> {
-        let Parts { edge, machine, store, peers, ledger, wake, mailbox, control, .. } = parts;
+        let Parts { edge, machine, store, peers, upstreams, ledger, wake, mailbox, control, .. } = parts;
         let (listeners, tls, limits, board, clock) =
             (parts.listeners, parts.tls, parts.limits, parts.board, parts.clock);
         let config = limits.plane();
@@ -240,6 +245,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             machine,
             store,
             peers,
+            upstreams,
             ledger,
             wake,
             mailbox,
@@ -273,6 +279,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             senders_to_move: VecDeque::new(),
             collected: None,
             heard: None,
+            answered: None,
             scratch: Vec::new(),
             ciphertext: Vec::new(),
             wire: Vec::new(),

@@ -68,7 +68,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.mailbox.waker().park();
         self.collected = self.collected.take().or_else(|| self.store.collect());
         self.heard = self.heard.take().or_else(|| self.peers.collect());
-        if self.collected.is_none() && self.heard.is_none() && !self.mailbox.has_mail() && self.control.is_empty() {
+        self.answered = self.answered.take().or_else(|| self.upstreams.collect());
+        let has_reply = self.collected.is_some() || self.heard.is_some() || self.answered.is_some();
+        if !has_reply && !self.mailbox.has_mail() && self.control.is_empty() {
             self.sleep().await;
         }
         self.mailbox.waker().unpark();

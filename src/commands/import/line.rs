@@ -14,6 +14,7 @@ use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 use super::own::{Own, exact_clock};
+use super::router::{self, OtherRouter};
 use protocol::webpush::headers::{Encryption, TTL_MAX, read_topic, read_urgency};
 use protocol::webpush::key::{key_digest, parse_point, sha256};
 use protocol::webpush::payload::Draft;
@@ -35,8 +36,10 @@ const OWN_LEAD_SECONDS_MAX: u64 = 366 * 86_400;
 #[derive(Serialize, Deserialize)]
 pub(in crate::commands) struct Line {
     uaid: String,
-    #[serde(default, skip_serializing)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     router_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    router_data: Option<serde_json::Value>,
     #[serde(default)]
     record_version: Option<u64>,
     connected_at: u64,
@@ -95,8 +98,8 @@ struct HeadersForm {
 /// Result of a good line.
 #[derive(Debug)]
 pub(super) enum Parsed {
-    /// A user of a bridge: not reached by WebSocket.
-    OtherRouter,
+    /// A user that is reached in another way than by WebSocket, FCM or APNs.
+    OtherRouter(OtherRouter),
     /// A user of another record version: the server would reset it at its next hello.
     OtherVersion,
     /// A user that the server would drop at once.
@@ -125,7 +128,8 @@ impl Line {
         };
         Line {
             uaid: hexadecimal(&user.uaid.0),
-            router_type: None,
+            router_type: user.contact.bridge.as_ref().map(|bridge| router::type_name(bridge.kind).to_owned()),
+            router_data: user.contact.bridge.as_deref().map(router::data),
             record_version: Some(user.record_version.into()),
             connected_at: user.seen.0.saturating_mul(1_000),
             current_timestamp: None,
@@ -145,10 +149,12 @@ impl Line {
     /// Returns the user as the stores of murre keep it. The error is the reason why that is impossible.
     pub(super) fn into_user(self, now: UnixSeconds) -> Result<Parsed, String> {
         let uaid = Uaid(id(&self.uaid, "uaid")?);
-        if self.router_type.is_some_and(|kind| kind != "webpush") {
-            return Ok(Parsed::OtherRouter);
-        }
-        if self.record_version.is_some_and(|version| version != u64::from(RECORD_VERSION)) {
+        let router = match router::read_type(self.router_type.as_deref()) {
+            Ok(router) => router,
+            Err(other) => return Ok(Parsed::OtherRouter(other)),
+        };
+        // A bridged user says no hello, which alone resets others.
+        if router.is_none() && self.record_version.is_some_and(|version| version != u64::from(RECORD_VERSION)) {
             return Ok(Parsed::OtherVersion);
         }
         let own = self.murre.as_ref().map(Own::of_known_version).transpose()?;
@@ -168,6 +174,8 @@ impl Line {
             return Ok(Parsed::Idle);
         }
         let user_clock = channels.values().map(|channel| channel.registered_at).max().unwrap_or(connected_at);
+        let read = |kind| router::read_data(kind, self.router_data.as_ref(), connected_at);
+        let bridge = router.map(read).transpose()?.map(Box::new);
         let user = WholeUser {
             uaid,
             record_version: RECORD_VERSION,
@@ -175,7 +183,7 @@ impl Line {
             low_water: Clock(0),
             user_clock,
             may_have_messages: false,
-            contact: Contact::default(),
+            contact: Contact { bridge, ..Contact::default() },
             channels: channels.into_values().collect(),
         };
         let coming = IncomingUser { user, rows: Vec::new(), more: false };

@@ -28,12 +28,25 @@ pub(super) struct Own {
     /// Minimum urgency that the user agent has named, as a word of RFC 8030 section 5.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     min_urgency: Option<String>,
+    /// State of the bridge in `router_data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bridge: Option<OwnBridge>,
     /// Messages in the layout of ledgers and stores ([`Message::encode`]), base64url.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) rows: Vec<String>,
     /// Further lines of the user follow, and the last of them writes the user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     more: bool,
+}
+
+/// State of a bridge that no other service has.
+#[derive(Serialize, Deserialize)]
+struct OwnBridge {
+    /// Clock of the registration of the token.
+    registered: u64,
+    /// Time of its first refusal, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<u64>,
 }
 
 impl Own {
@@ -45,6 +58,11 @@ impl Own {
             simple: user.contact.mode == Mode::Simple,
             wake: user.contact.wake.as_ref().map(|wake| wake.as_str().to_owned()),
             min_urgency: user.contact.minimum.map(|minimum| urgency_name(minimum).to_owned()),
+            bridge: user
+                .contact
+                .bridge
+                .as_ref()
+                .map(|bridge| OwnBridge { registered: bridge.registered.0, refused: bridge.refused.map(|at| at.0) }),
             rows,
             more,
         }
@@ -63,8 +81,13 @@ impl Own {
         let mode = if self.simple { Mode::Simple } else { Mode::WebPush };
         let minimum = self.min_urgency.as_ref().filter(|_| mode == Mode::WebPush);
         let minimum = minimum.map(|word| read_urgency_name(word).ok_or("its min_urgency is no urgency"));
+        let mut bridge = coming.user.contact.bridge.take();
+        if let (Some(bridge), Some(own)) = (&mut bridge, &self.bridge) {
+            bridge.registered = exact_clock(own.registered, "the registration of its bridge", latest)?;
+            bridge.refused = own.refused.map(UnixSeconds);
+        }
         coming.more = self.more;
-        coming.user.contact = Contact { mode, wake: wake.transpose()?, minimum: minimum.transpose()? };
+        coming.user.contact = Contact { mode, wake: wake.transpose()?, minimum: minimum.transpose()?, bridge };
         coming.user.user_clock = exact_clock(self.user_clock, "user_clock", latest)?;
         coming.user.low_water = exact_clock(self.low_water, "low_water", latest)?;
         // Also when all rows of this line have expired: those of an earlier line may not.

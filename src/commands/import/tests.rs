@@ -6,6 +6,7 @@ use std::sync::Arc;
 use machine::ids::{Chid, Clock, Uaid};
 use machine::limits;
 use machine::message::{Message, Urgency};
+use machine::upstream::{BridgeKind, Bridged};
 use machine::{StoreOp, StoreReply};
 
 use super::*;
@@ -87,9 +88,9 @@ fn the_sample_of_the_documentation_is_imported_as_documented() {
     let model = Model::new(u64::MAX);
     let store = &mut *model.transfer();
     let summary = good(SAMPLE, store);
-    let admitted = ImportCounts { users_new: 3, channels_added: 5, rows_added: 2, ..ImportCounts::default() };
-    let rest = Summary { expired: 1, read_before: 1, unsubscribed: 1, other_router: 1, ..Summary::default() };
-    assert_eq!(summary, Summary { lines: 4, admitted, ..rest });
+    let admitted = ImportCounts { users_new: 4, channels_added: 6, rows_added: 2, ..ImportCounts::default() };
+    let rest = Summary { expired: 1, read_before: 1, unsubscribed: 1, adm: 1, ..Summary::default() };
+    assert_eq!(summary, Summary { lines: 5, admitted, ..rest });
 
     let first = found(store, 1).unwrap();
     assert_eq!((first.seen, first.user_clock), (UnixSeconds(1_763_700_000), Clock(1_763_700_000_000_000)));
@@ -100,7 +101,11 @@ fn the_sample_of_the_documentation_is_imported_as_documented() {
     // SHA-256 of "abc", and of the 65 bytes behind the text.
     assert_eq!(digest.key.map(|key| key.0[..4].to_vec()), Some(vec![0xba, 0x78, 0x16, 0xbf]));
     assert!(point.key.is_some() && point.key != digest.key && second.may_have_messages);
-    assert_eq!(found(store, 3), None, "it is reached by a bridge");
+    let bridged = found(store, 3).unwrap();
+    let bridge = bridged.contact.bridge.unwrap();
+    assert_eq!((bridge.kind, &*bridge.app, &*bridge.token), (BridgeKind::Fcm, "fenix", "c-T0ken:APA91b"));
+    assert_eq!((bridge.registered, bridged.channels.len()), (Clock(1_763_700_000_000_000), 1));
+    assert_eq!(found(store, 5), None, "its service is not served");
     assert!(found(store, 4).unwrap().channels.is_empty());
 
     let [topical, waiting] = &rows(store, 2)[..] else { panic!("two messages are left") };
@@ -117,8 +122,8 @@ fn the_sample_of_the_documentation_is_imported_as_documented() {
     assert_eq!((topical.ttl, topical.stamp.clock), (2_592_000, Clock(1_763_640_000_000_000)));
 
     let again = good(SAMPLE, store);
-    let unchanged = ImportCounts { users_unchanged: 3, rows_left_out: 2, ..ImportCounts::default() };
-    assert_eq!(again, Summary { lines: 4, admitted: unchanged, ..rest });
+    let unchanged = ImportCounts { users_unchanged: 4, rows_left_out: 2, ..ImportCounts::default() };
+    assert_eq!(again, Summary { lines: 5, admitted: unchanged, ..rest });
 }
 
 /// Output of the recipes of docs/MIGRATING.md: from a real PostgreSQL, and from the clients of Redis and Bigtable on
@@ -128,8 +133,8 @@ fn what_the_recipes_print_is_imported() {
     let model = Model::new(u64::MAX);
     let store = &mut *model.transfer();
     let summary = good(include_str!("tests/dumps.jsonl"), store);
-    let admitted = ImportCounts { users_new: 4, channels_added: 3, rows_added: 7, ..ImportCounts::default() };
-    assert_eq!(summary, Summary { lines: 5, other_router: 1, admitted, ..Summary::default() });
+    let admitted = ImportCounts { users_new: 5, channels_added: 3, rows_added: 7, ..ImportCounts::default() };
+    assert_eq!(summary, Summary { lines: 5, admitted, ..Summary::default() });
     for (user, clocks) in [
         (1, [1_763_640_000, 1_763_660_000, 1_763_670_000].as_slice()),
         (0x11, &[1_763_660_001, 1_763_660_000]),
@@ -226,7 +231,7 @@ fn a_check_writes_nothing_and_says_what_it_would_be() {
     let (done, checked, _) = import(SAMPLE, &["--check"], store);
     assert_eq!(done, Ok(()));
     assert!(store.users(None, 9).unwrap().users.is_empty());
-    assert!(checked.text(true).starts_with("nothing was written; it would be: 4 lines: 3 new users"));
+    assert!(checked.text(true).starts_with("nothing was written; it would be: 5 lines: 4 new users"));
     assert_eq!(good(SAMPLE, store), checked);
 }
 
@@ -239,6 +244,78 @@ fn lines_without_a_user_of_ours_are_counted_and_left_out() {
     assert_eq!((summary.idle, summary.other_version, summary.admitted), (1, 1, ImportCounts::default()));
     let text = summary.text(false);
     assert!(text.contains("1 of another record version, 1 not seen for 60 days"), "{text}");
+}
+
+/// A line of user 1 that is reached by this bridge, last seen at this second.
+fn bridge_line(seen: u64, kind: &str, data: &str) -> String {
+    let with = format!("\"router_type\":\"{kind}\",\"router_data\":{data},\"record_version\":null,\"channels\"");
+    line(1).replace("\"channels\"", &with).replace("1763700000", &seen.to_string())
+}
+
+fn imported_bridge(kind: &str, data: &str) -> Bridged {
+    let model = Model::new(u64::MAX);
+    let store = &mut *model.transfer();
+    assert_eq!(good(&bridge_line(1_763_700_000, kind, data), store).admitted.users_new, 1, "{data}");
+    let user = found_one(store);
+    assert_eq!(user.channels.len(), 1);
+    *user.contact.bridge.expect("a bridge")
+}
+
+/// User 1 of [`line`].
+fn found_one(store: &mut dyn Transfer) -> WholeUser {
+    found(store, 1).expect("it is there")
+}
+
+#[test]
+fn every_form_of_router_data_is_read() {
+    let of = |kind, app: &str, token: &str, aps: Option<&str>| {
+        let registered = Clock(1_763_700_000_000_000);
+        Bridged { kind, app: app.into(), token: token.into(), aps: aps.map(Into::into), registered, refused: None }
+    };
+    let (fcm, apns) = (BridgeKind::Fcm, BridgeKind::Apns);
+    for (kind, data, bridge) in [
+        ("fcm", r#"{"token":"t","app_id":"fenix"}"#, of(fcm, "fenix", "t", None)),
+        ("fcm", r#""{\"token\":\"t\",\"app_id\":\"fenix\"}""#, of(fcm, "fenix", "t", None)),
+        ("fcm", r#"{"token":"t","creds":{"senderID":"12","auth":"k"}}"#, of(fcm, "12", "t", None)),
+        ("fcm", r#"{"token":"t","app_id":null,"creds":{"senderID":"12"}}"#, of(fcm, "12", "t", None)),
+        ("fcm", "null", of(fcm, "", "", None)),
+        ("apns", r#"{"token":"t","rel_channel":"firefox","aps":null}"#, of(apns, "firefox", "t", None)),
+        ("apns", r#"{"token":"t","rel_channel":"beta","aps":{"a":1}}"#, of(apns, "beta", "t", Some(r#"{"a":1}"#))),
+        ("apns", r#"{"token":"t","rel_channel":"beta","aps":"{\"a\":1}"}"#, of(apns, "beta", "t", Some(r#"{"a":1}"#))),
+        ("apns", r#"{"rel_channel":"beta"}"#, of(apns, "beta", "", None)),
+    ] {
+        assert!(imported_bridge(kind, data) == bridge, "{kind} {data}");
+    }
+    let long = format!("{{\"token\":\"{}\"}}", "x".repeat(limits::DEVICE_TOKEN_BYTES_MAX + 1));
+    for (data, reason) in
+        [("7", "no object"), (r#""x""#, "no JSON object"), (r#"{"token":7}"#, "no text"), (&long, "1024")]
+    {
+        let (_, summary, said) =
+            import(&bridge_line(1_763_700_000, "fcm", data), &[], &mut *Model::new(u64::MAX).transfer());
+        assert!(summary.bad == 1 && said[0].contains(reason) && !said[0].contains("xx"), "{said:?}");
+    }
+}
+
+#[test]
+fn router_types_that_are_left_out_are_counted_by_name() {
+    let lines: String = ["gcm", "adm", "adm", "simplepush"].map(|kind| bridge_line(1_763_700_000, kind, "{}")).concat();
+    let model = Model::new(u64::MAX);
+    let summary = good(&lines, &mut *model.transfer());
+    assert_eq!((summary.gcm, summary.adm, summary.other_router, summary.admitted), (1, 2, 1, ImportCounts::default()));
+    let text = summary.text(false);
+    assert!(text.contains("users: 1 of gcm, 2 of adm, 1 of another router type"), "{text}");
+}
+
+#[test]
+fn a_later_dump_brings_a_newer_token_and_an_earlier_one_does_not() {
+    let model = Model::new(u64::MAX);
+    let store = &mut *model.transfer();
+    let at = |seen, token: &str| bridge_line(seen, "fcm", &format!(r#"{{"token":"{token}","app_id":"fenix"}}"#));
+    good(&at(1_763_700_000, "first"), store);
+    assert_eq!(good(&at(1_763_700_005, "second"), store).admitted.users_changed, 1);
+    assert_eq!(good(&at(1_763_700_000, "first"), store).admitted.users_unchanged, 1);
+    let user = found_one(store);
+    assert_eq!((&*user.contact.bridge.unwrap().token, user.seen), ("second", UnixSeconds(1_763_700_005)));
 }
 
 #[test]

@@ -4,7 +4,8 @@
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Metrics with one label. The name of a number is that of the metric with the value of the label behind it.
-const LABELLED: [(&str, &str); 2] = [labelled("tls_alerts_sent", "alert"), labelled("tls_handshakes_failed", "reason")];
+const LABELLED: [(&str, &str); 3] =
+    [labelled("tls_alerts_sent", "alert"), labelled("tls_handshakes_failed", "reason"), labelled("forward", "status")];
 
 /// The metric of completed handshakes and its labels, and its numbers with version and kind.
 pub(super) const HANDSHAKES: (&str, [&str; 2]) = labelled("tls_handshakes", ["version", "kind"]);

@@ -79,7 +79,7 @@ impl Dispatcher {
 
     /// Sends the reply to the shard.
     pub fn reply(&mut self, job: PeerCall, reply: PeerReply) {
-        self.calls.peers.unsettled.fetch_sub(1, Ordering::SeqCst);
+        self.calls.peers.lane.unsettled.fetch_sub(1, Ordering::SeqCst);
         match job.back {
             Some((reply_queue, ticket)) => {
                 self.stats.replied(&job.op, reply);
@@ -101,7 +101,7 @@ impl Dispatcher {
             let before = node.retry_queue.len();
             let forgotten = node.retry_queue.insert(pending);
             self.stats.peer_owed_dropped += u64::from(forgotten.is_some());
-            self.calls.peers.unsettled.fetch_add(node.retry_queue.len() - before, Ordering::SeqCst);
+            self.calls.peers.lane.unsettled.fetch_add(node.retry_queue.len() - before, Ordering::SeqCst);
             if node.retry_queue.is_due(now) {
                 node.retry_queue.failed(now, random_part());
             }
@@ -204,7 +204,7 @@ impl Dispatcher {
     fn settled(&mut self, node: &mut PeerNode, job: PeerCall, reply: PeerReply, now: Instant) {
         if let Some(pending) = PendingNotify::of(&job.op) {
             let owed = usize::from(node.retry_queue.remove(&pending));
-            self.calls.peers.unsettled.fetch_sub(owed, Ordering::SeqCst);
+            self.calls.peers.lane.unsettled.fetch_sub(owed, Ordering::SeqCst);
             node.retry_queue.answered(now);
         }
         self.reply(job, reply);
@@ -281,7 +281,7 @@ impl Dispatcher {
         boots.iter().filter(|boot| row.is_over(**boot)).for_each(|boot| node.note_ended(*boot));
         let gone = node.retry_queue.forget(|boot| boots.contains(&boot) && row.is_over(boot));
         self.stats.peer_owed_over += gone as u64;
-        self.calls.peers.unsettled.fetch_sub(gone, Ordering::SeqCst);
+        self.calls.peers.lane.unsettled.fetch_sub(gone, Ordering::SeqCst);
         if gone > 0 {
             tracing::info!(node = %node.base, owed = gone, "notifications of an ended boot dropped; they are stored");
         }

@@ -49,16 +49,16 @@ impl PeerDriver {
     /// If the operating system refuses to listen for the bell.
     pub async fn run(mut self) -> io::Result<()> {
         let peers = Arc::clone(&self.dispatcher.calls.peers);
-        let wake_rx = tokio::net::UnixStream::from_std(peers.wake_rx.try_clone()?)?;
+        let bell = peers.lane.bell()?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                job = peers.pop(&wake_rx) => {
+                job = peers.lane.pop(&bell) => {
                     self.dispatcher.reload_credentials();
                     self.take(job?);
                     for _ in 1..CALLS_AT_ONCE {
-                        let Some(job) = peers.try_pop() else { break };
+                        let Some(job) = peers.lane.try_pop() else { break };
                         self.take(job);
                     }
                 }
@@ -112,7 +112,7 @@ impl PeerDriver {
             };
             let owed = self.nodes.remove(&url).map_or(0, |node| node.retry_queue.len());
             self.dispatcher.stats.peer_owed_dropped += owed as u64;
-            self.dispatcher.calls.peers.unsettled.fetch_sub(owed, Ordering::SeqCst);
+            self.dispatcher.calls.peers.lane.unsettled.fetch_sub(owed, Ordering::SeqCst);
             tracing::warn!(node = %url, owed, "unreachable peer forgotten; too many peers are known");
         }
         self.nodes.insert(to.url.clone(), PeerNode::new(base, to.boot, now));

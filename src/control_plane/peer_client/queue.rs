@@ -1,35 +1,27 @@
-//! The lane between the shards and the island: calls one way, replies the other. A push never waits.
+//! The lane between the shards and the calls of other nodes.
 
-use std::collections::VecDeque;
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
-use crossbeam::queue::{ArrayQueue, SegQueue};
 use machine::ids::{StoreTicket, Uaid};
 use machine::{NodeId, PeerOp, PeerReply};
 use tls::Certificate;
 
 use crate::control_plane::http_client::HttpClient;
+use crate::control_plane::lane::{Call, Lane, ReplyQueue, ShardEnd};
 use crate::edge::EdgeKeys;
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.
 pub struct PeerQueue {
-    queue: ArrayQueue<PeerCall>,
+    /// Calls without a reply, and notifications owed, are those that are not settled.
+    pub(super) lane: Lane<PeerOp, PeerReply>,
     /// Notifications that found no place at all.
     pub(super) dropped: AtomicU64,
-    /// Calls without a reply, and notifications owed.
-    pub(super) unsettled: AtomicUsize,
     credentials: Mutex<Credentials>,
     /// Counts the changes of `said`.
     changes: AtomicU64,
-    /// The control plane found nothing and waits for a byte of `wake_tx`.
-    waits: AtomicBool,
-    wake_tx: UnixStream,
-    pub(super) wake_rx: UnixStream,
 }
 
 /// Settings that an operator may change while calls go on.
@@ -68,28 +60,8 @@ impl TrustRoots {
     }
 }
 
-/// One call, and the shard that waits for its reply.
-pub(super) struct PeerCall {
-    pub op: PeerOp,
-    /// `None` for a notification that is only owed.
-    pub back: Option<(Arc<ReplyQueue>, StoreTicket)>,
-    /// Time of submission.
-    pub since: Instant,
-}
-
-/// Replies on their way to one shard, and how to wake it. Bounded by the calls its lane lets out.
-pub(super) struct ReplyQueue {
-    replies: SegQueue<(StoreTicket, PeerReply)>,
-    waker: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl ReplyQueue {
-    /// Leaves a reply and wakes the shard.
-    pub fn push(&self, ticket: StoreTicket, reply: PeerReply) {
-        self.replies.push((ticket, reply));
-        (self.waker)();
-    }
-}
+/// One call, and the shard that waits for its reply; no shard waits for a notification that is only owed.
+pub(super) type PeerCall = Call<PeerOp, PeerReply>;
 
 impl PeerQueue {
     /// An empty lane; `keys` open message ids and other nodes.
@@ -97,30 +69,22 @@ impl PeerQueue {
     /// # Errors
     /// If the operating system refuses a pair of sockets.
     pub fn new(keys: EdgeKeys) -> io::Result<PeerQueue> {
-        let (wake_tx, wake_rx) = UnixStream::pair()?;
-        wake_tx.set_nonblocking(true)?;
-        wake_rx.set_nonblocking(true)?;
         Ok(PeerQueue {
-            queue: ArrayQueue::new(CALLS_MAX),
+            lane: Lane::new(CALLS_MAX)?,
             dropped: AtomicU64::new(0),
-            unsettled: AtomicUsize::new(0),
             credentials: Mutex::new(Credentials { keys, trust: None }),
             changes: AtomicU64::new(1),
-            waits: AtomicBool::new(false),
-            wake_tx,
-            wake_rx,
         })
     }
 
     /// A shard's handle to the other nodes, made on the shard's thread. `waker` is called when there are replies.
     pub fn lane(self: &Arc<PeerQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn shards::ports::Peers> {
-        let reply_queue = Arc::new(ReplyQueue { replies: SegQueue::new(), waker });
-        Box::new(PeerPort { peers: Arc::clone(self), reply_queue, outstanding: 0, refused: VecDeque::new() })
+        Box::new(PeerPort { peers: Arc::clone(self), end: ShardEnd::new(waker) })
     }
 
     /// Tells this session to read storage, now or when its node can be reached. From any thread.
     pub fn tell(&self, to: Arc<NodeId>, uaid: Uaid) {
-        self.push(PeerCall { op: PeerOp::Notify { to, uaid, unsure: None }, back: None, since: Instant::now() });
+        self.push(PeerOp::Notify { to, uaid, unsure: None }, None);
     }
 
     /// Takes other keys from now on, and trusts others. Connections that are there go on.
@@ -137,54 +101,24 @@ impl PeerQueue {
 
     /// Returns the number of calls without a reply and of notifications without an answer.
     pub fn unsettled(&self) -> usize {
-        self.unsettled.load(Ordering::SeqCst)
+        self.lane.unsettled()
     }
 
-    /// Returns false if there is no room. Takes no lock and never waits. One system call when the control plane sleeps.
-    fn push(&self, job: PeerCall) -> bool {
+    /// Returns false if there is no room.
+    fn push(&self, op: PeerOp, back: Option<(Arc<ReplyQueue<PeerReply>>, StoreTicket)>) -> bool {
         // A notification has no second chance but the next message, so that half of the room is for them alone.
-        let is_notify = matches!(job.op, PeerOp::Notify { .. });
-        if !is_notify && self.queue.len() >= CALLS_MAX / 2 {
+        let is_notify = matches!(op, PeerOp::Notify { .. });
+        if !is_notify && self.lane.len() >= CALLS_MAX / 2 {
             return false;
         }
-        self.unsettled.fetch_add(1, Ordering::SeqCst);
-        if self.queue.push(job).is_err() {
-            self.unsettled.fetch_sub(1, Ordering::SeqCst);
-            self.dropped.fetch_add(u64::from(is_notify), Ordering::Relaxed);
-            return false;
-        }
-        if self.waits.swap(false, Ordering::SeqCst) {
-            // A full socket is rung already.
-            let _ = (&self.wake_tx).write(&[1]);
-        }
-        true
-    }
-
-    /// The oldest, if there is one.
-    pub(super) fn try_pop(&self) -> Option<PeerCall> {
-        self.queue.pop()
-    }
-
-    /// The oldest. May be cancelled anywhere without losing one.
-    pub(super) async fn pop(&self, wake_rx: &tokio::net::UnixStream) -> io::Result<PeerCall> {
-        loop {
-            if let Some(job) = self.queue.pop() {
-                return Ok(job);
-            }
-            self.waits.store(true, Ordering::SeqCst);
-            // A push before that store did not ring; a push after it does.
-            if let Some(job) = self.queue.pop() {
-                return Ok(job);
-            }
-            wake_rx.readable().await?;
-            // The bytes mean nothing, and an empty read means only that an earlier read took the ring.
-            let _ = wake_rx.try_read(&mut [0; 64]);
-        }
+        let pushed = self.lane.push(op, back);
+        self.dropped.fetch_add(u64::from(is_notify && !pushed), Ordering::Relaxed);
+        pushed
     }
 }
 
-/// Calls between the shards and the island: 16,384 x 150 B = 2.4 MB. Refuse: `Unreachable` for all but notifications at
-/// half of it, for those at the end, counted.
+/// Calls between the shards and the control plane: 16,384 x 150 B = 2.4 MB. Refuse: `Unreachable` for all but
+/// notifications at half of it, for those at the end, counted.
 const CALLS_MAX: usize = 16_384;
 /// Calls of one shard without a reply. Refuse: `Unreachable`.
 const LANE_CALLS_MAX: usize = 16_384;
@@ -192,33 +126,23 @@ const LANE_CALLS_MAX: usize = 16_384;
 /// One shard's handle. Lives on its thread.
 struct PeerPort {
     peers: Arc<PeerQueue>,
-    reply_queue: Arc<ReplyQueue>,
-    outstanding: usize,
-    refused: VecDeque<StoreTicket>,
+    end: ShardEnd<PeerReply>,
 }
 
 impl shards::ports::Peers for PeerPort {
     fn submit(&mut self, ticket: StoreTicket, op: PeerOp) {
-        let job = PeerCall { op, back: Some((Arc::clone(&self.reply_queue), ticket)), since: Instant::now() };
-        if self.outstanding >= LANE_CALLS_MAX || !self.peers.push(job) {
-            return self.refused.push_back(ticket);
-        }
-        self.outstanding += 1;
+        self.end.submit(ticket, LANE_CALLS_MAX, |back| self.peers.push(op, Some(back)));
     }
 
     fn collect(&mut self) -> Option<(StoreTicket, PeerReply)> {
-        if let Some(ticket) = self.refused.pop_front() {
-            return Some((ticket, PeerReply::Unreachable));
-        }
-        let reply = self.reply_queue.replies.pop()?;
-        assert!(self.outstanding > 0, "a reply answers a call");
-        self.outstanding -= 1;
-        Some(reply)
+        self.end.collect(PeerReply::Unreachable)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     fn push(n: u32) -> (StoreTicket, PeerOp) {
@@ -265,7 +189,7 @@ mod tests {
         }));
         let (ticket, op) = push(3);
         lane.submit(ticket, op);
-        let (reply_queue, came) = peers.try_pop().unwrap().back.unwrap();
+        let (reply_queue, came) = peers.lane.try_pop().unwrap().back.unwrap();
         reply_queue.push(came, PeerReply::Busy);
         assert_eq!((lane.collect(), lane.collect()), (Some((ticket, PeerReply::Busy)), None));
         assert_eq!(woken.load(Ordering::SeqCst), 1);

@@ -7,7 +7,8 @@ use crate::edge::{AccessRules, Register};
 const TOKEN: &str = "a-token-of-sixteen-or-more";
 
 fn edge(register: Register, senders: Vec<KeyDigest>) -> PushEdge {
-    PushEdge::new(&EdgeConfig { rules: AccessRules { register, senders }, ..config() }).unwrap()
+    PushEdge::new(&EdgeConfig { rules: AccessRules { register, senders, ..AccessRules::default() }, ..config() })
+        .unwrap()
 }
 
 fn tokens() -> Register {
@@ -104,7 +105,7 @@ fn only_allowed_keys_send() {
 fn rules_are_replaced_while_sessions_go_on() {
     let mut harness = Harness::with(edge(Register::Open, Vec::new()), Port::WebSocket);
     harness.feed(UPGRADE.as_bytes());
-    harness.edge.set_rules(&AccessRules { register: tokens(), senders: Vec::new() });
+    harness.edge.set_rules(&AccessRules { register: tokens(), ..AccessRules::default() });
     assert!(!harness.feed_text(r#"{"messageType":"hello","use_webpush":true}"#).ended());
     assert_eq!(harness.commands.len(), 1);
     let mut codec = harness.edge.open(Port::WebSocket, false);

@@ -7,10 +7,12 @@ mod chunking;
 mod endpoint;
 mod fields;
 mod foreign;
+mod forward;
 mod heads;
 mod node;
 mod public;
 mod receipts;
+mod registration;
 mod relay;
 mod replies;
 mod simple;
@@ -22,9 +24,11 @@ use std::sync::Arc;
 use machine::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
 use machine::placement::Placement;
 use machine::time::{Instant, Now};
+use machine::upstream::ForwardOutcome;
 use machine::{
-    AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Disposition, Event, Hello, NodeAnswer, NodeCommand,
-    Published, ReceiptAnswer, RelayCommand, RelayEvent, SenderCommand, SessionCommand, SessionEvent,
+    AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Disposition, Event, Hello, NewChannel, NodeAnswer,
+    NodeCommand, Published, ReceiptAnswer, RegistrationAnswer, RegistrationCall, RelayCommand, RelayEvent,
+    SenderCommand, SessionCommand, SessionEvent,
 };
 use shards::ports::{Edge, Emitted, Ingest, Port};
 
@@ -54,6 +58,7 @@ pub(super) fn config() -> EdgeConfig {
         agent_url: "https://push.example.org".into(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
+        registrations: Arc::default(),
         rules: AccessRules::default(),
         forwarding: Forwarding::default(),
         placement: Placement::new([1; 16], 3),
@@ -66,6 +71,7 @@ pub(super) fn config() -> EdgeConfig {
         gate: Arc::default(),
         vapid_cache_max: 64,
         origin_rate: 0,
+        forward_rate: None,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
         events: None,
@@ -134,8 +140,12 @@ pub(super) struct Harness {
     /// Answer of the machine to a POST.
     pub(super) published: Published,
     pub(super) node_answer: NodeAnswer,
+    /// Answer of the machine to the next call of the registration API, instead of that of a user who exists.
+    pub(super) registration: Option<RegistrationAnswer>,
     /// Answer of the machine to a receipt request.
     pub(super) receipt: ReceiptAnswer,
+    /// Answer of the machine to a request of a forward endpoint; `None`: it waits.
+    pub(super) forwarded: Option<ForwardOutcome>,
     ended: bool,
 }
 
@@ -160,7 +170,9 @@ impl Harness {
             commands: Vec::new(),
             published: Published::Accepted { stamp: STAMP, disposition: Disposition::Direct },
             node_answer: NodeAnswer::Done,
+            registration: None,
             receipt: ReceiptAnswer::Pending,
+            forwarded: None,
             ended: false,
         }
     }
@@ -270,6 +282,10 @@ impl Harness {
             },
             Command::Sender(SenderCommand::Cancel(_)) => Cancelled { done: true }.into(),
             Command::Sender(SenderCommand::Receipt(_)) => self.receipt.into(),
+            Command::Registration(of) => {
+                self.registration.take().unwrap_or_else(|| registered(of.uaid, &of.call)).into()
+            }
+            Command::Sender(SenderCommand::Forward(_)) => self.forwarded?.into(),
             Command::Node(_) => self.node_answer.into(),
         })
     }
@@ -342,6 +358,22 @@ impl Harness {
 }
 
 /// Returns a command in words, without its random parts.
+/// Answer of the machine to a call of a user with the channel 2.
+fn registered(uaid: Uaid, call: &RegistrationCall) -> RegistrationAnswer {
+    let of = |channel: &NewChannel| RegistrationAnswer::Registered { uaid, channel: *channel };
+    match call {
+        RegistrationCall::Create { channel, .. } | RegistrationCall::Subscribe(Ok(channel)) => of(channel),
+        RegistrationCall::Update(Err(refusal)) | RegistrationCall::Subscribe(Err(refusal)) => {
+            RegistrationAnswer::Refused(*refusal)
+        }
+        RegistrationCall::List => RegistrationAnswer::Channels(Box::new([Chid([2; 16]), Chid([3; 16])])),
+        RegistrationCall::Unsubscribe(None) => RegistrationAnswer::NoChannel,
+        RegistrationCall::Update(Ok(_)) | RegistrationCall::Remove | RegistrationCall::Unsubscribe(Some(_)) => {
+            RegistrationAnswer::Done
+        }
+    }
+}
+
 fn describe(command: &Command) -> String {
     match command {
         Command::Relay(RelayCommand::Attach(hello)) => format!("attach {:?} {:?}", hello.uaid, hello.broadcasts),

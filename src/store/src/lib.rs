@@ -26,6 +26,8 @@ pub mod nodes;
 
 pub mod latencies;
 
+mod bridge;
+
 #[cfg(test)]
 mod conformance;
 

@@ -151,6 +151,7 @@ impl Cluster {
                     Disposition::Direct => "publish: direct",
                     Disposition::Stored => "publish: stored",
                     Disposition::Dropped => "publish: dropped",
+                    Disposition::Bridged => return Err("a message went to a bridge, and no user has one".to_owned()),
                 });
                 self.accepted(index, stamp, disposition)
             }

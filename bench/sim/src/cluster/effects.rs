@@ -65,6 +65,7 @@ impl Cluster {
                 self.call(n, Some((s, ticket)), op, false);
                 Ok(())
             }
+            Effect::Upstream(_, call) => Err(format!("no user of this world has a bridge: {call:?}")),
             Effect::LedgerAppend(slot, message) => {
                 let post = self.sighted(&message)?;
                 self.taken(n, post, message.stamp)?;

@@ -20,6 +20,7 @@ use super::components::pending_saves::PendingSaves;
 use super::components::rate_limits::RateLimits;
 use super::components::receipts::Receipts;
 use super::components::refresh::Refreshes;
+use super::components::registering::Registering;
 use super::components::relays::Relays;
 use super::components::requests::Requests;
 use super::components::row_memory::RowMemory;
@@ -30,11 +31,12 @@ use super::components::simplepush::SimplePushTable;
 use super::components::storage_room::StorageRoom;
 use super::components::sweep::Sweep;
 use super::components::tickets::Tickets;
+use super::components::upstream_calls::UpstreamCalls;
 use super::components::user_index::{Resident, UserIndex};
 use super::components::writes::Writes;
 use super::config::MachineConfig;
 use super::input::EffectQueue;
-use super::pending_op::Waiting;
+use super::pending_op::{PendingUpstreamOp, Waiting};
 use super::slab::Slab;
 use super::stats::{DeliveryTimes, MachineStats};
 
@@ -52,6 +54,8 @@ pub struct ShardMachine {
     pub(super) hello_timer: HelloTimer,
     pub(super) requests: Requests,
     pub(super) tickets: Tickets<Waiting>,
+    pub(super) upstream_calls: UpstreamCalls<PendingUpstreamOp>,
+    pub(super) registering: Registering,
     pub(super) writes: Writes,
     pub(super) pending_saves: PendingSaves,
     pub(super) storage_room: StorageRoom,
@@ -102,6 +106,8 @@ impl ShardMachine {
             hello_timer: HelloTimer::new(config.hello_timeout, OPENED_TICKS_MAX),
             requests: Requests::new(config.shard, config.placement.shard_count()),
             tickets: Tickets::new(),
+            upstream_calls: UpstreamCalls::new(),
+            registering: Registering::default(),
             writes: Writes::default(),
             pending_saves: PendingSaves::default(),
             storage_room: StorageRoom::default(),
@@ -158,6 +164,7 @@ impl ShardMachine {
         self.stats.row_bytes = self.row_memory.bytes();
         self.stats.ledger_records = self.ledger_room.live() as u64;
         self.stats.store_outstanding = self.tickets.outstanding() as u64;
+        self.stats.upstream_outstanding = self.upstream_calls.len() as u64;
         self.stats.receipts = self.receipts.len() as u64;
         self.stats.receipt_waiters = self.receipts.waiters() as u64;
         self.stats.broadcasts_refused = self.broadcasts.refused();
@@ -186,6 +193,7 @@ impl ShardMachine {
         let relays = self.relays.idle();
         relays
             && self.tickets.idle()
+            && self.upstream_calls.idle()
             && self.requests.idle()
             && self.pending_saves.is_empty()
             && self.pending_hellos.is_empty()

@@ -6,6 +6,7 @@ use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTic
 use crate::message::Message;
 use crate::simplepush::WakeData;
 use crate::time::Instant;
+use crate::upstream::{UpstreamOp, UpstreamReply};
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
 use super::mail::{Carried, Mail};
@@ -63,6 +64,8 @@ pub enum Input {
     Stored { ticket: StoreTicket, result: Result<StoreReply, StoreError> },
     /// The reply of another node, or its absence.
     Peer { ticket: StoreTicket, reply: PeerReply },
+    /// The reply of a server that is not of this cluster, or its absence.
+    Upstream { ticket: StoreTicket, reply: UpstreamReply },
     /// `next_timeout` has come.
     Timeout,
     /// The difference between the time of the process and the clocks of the database became too large (`true`), or is
@@ -101,6 +104,7 @@ pub enum Effect {
     Mail(ShardId, Mail),
     Store(StoreTicket, StoreOp),
     Peer(StoreTicket, PeerOp),
+    Upstream(StoreTicket, UpstreamOp),
     /// Append to the ledger log under this slot, before anything behind it in the queue is carried out.
     LedgerAppend(LedgerSlot, Arc<Message>),
     /// The record in this slot is settled or stored: it must not be replayed.

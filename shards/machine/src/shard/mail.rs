@@ -5,7 +5,11 @@
 
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
-use super::command::{Cancel, Cancelled, Hello, NodeAnswer, NodeCommand, Publish, Published, carries};
+use super::command::{
+    Cancel, Cancelled, Hello, NodeAnswer, NodeCommand, Publish, Published, RegistrationAnswer, RegistrationCommand,
+    carries,
+};
+use super::handover::{BridgeHandover, DeviceRefused};
 use super::member::{MemberEvent, MemberReply, MemberRequest};
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 
@@ -47,6 +51,10 @@ pub enum Request {
     /// A receipt request that another shard received. Its reply can take until the end of its wait, so these requests
     /// get only half the reply credit.
     Receipt(Box<ReceiptQuery>),
+    /// A call of the registration API that another shard received.
+    Registration(Box<RegistrationCommand>),
+    /// The refusal of a device by its service, for a POST that another shard received.
+    DeviceRefused(Box<DeviceRefused>),
     /// A request of another node that another shard received.
     Node(NodeCommand),
     /// A request of a member, or a change of its relay. Causes `MemberEvent`s.
@@ -71,8 +79,11 @@ pub struct ClaimRequest {
 pub enum Reply {
     Claim(ClaimReply),
     Publish(Published),
+    /// To `Publish` for a bridged user: the shard that received the POST calls the service.
+    Bridge(Box<BridgeHandover>),
     Cancel(Cancelled),
     Receipt(ReceiptAnswer),
+    Registration(Box<RegistrationAnswer>),
     Node(NodeAnswer),
     /// Answer to both mails about members.
     Member(MemberReply),
@@ -83,6 +94,7 @@ carries! {
     Reply: Published, published => Reply::Publish(published);
     Reply: Cancelled, cancelled => Reply::Cancel(cancelled);
     Reply: ReceiptAnswer, answer => Reply::Receipt(answer);
+    Reply: RegistrationAnswer, answer => Reply::Registration(Box::new(answer));
     Reply: NodeAnswer, answer => Reply::Node(answer);
     Reply: MemberReply, reply => Reply::Member(reply);
 }

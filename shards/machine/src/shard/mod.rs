@@ -9,6 +9,8 @@
 //! and `send` and `pace` limit their rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and
 //! `broadcast` visit idle sessions. `simplepush` holds the differences of SimplePush mode, `relay` those of members of
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
+//! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
+//! `registration` handles the registration API.
 //! `dead_endpoints` refuses messages without a user, `reset` and `reconcile` let users start over, and `shutdown` ends
 //! sessions.
 
@@ -26,18 +28,22 @@ mod dead_endpoints;
 mod deadlines;
 mod session_end;
 mod backlog;
+mod bridge;
 mod pending_hello;
 mod hello;
+mod handover;
 mod input;
 mod mail;
 mod member;
 mod pace;
 mod peer;
+mod pending_bridge;
 mod pending_publish;
 mod publish;
 mod receipt;
 mod receipts;
 mod reconcile;
+mod registration;
 mod refresh;
 mod relay;
 mod shard_requests;
@@ -55,6 +61,7 @@ mod subscribe;
 mod sweep;
 mod tickets;
 mod ticks;
+mod upstreams;
 mod urgency;
 mod users;
 mod pending_op;
@@ -64,11 +71,13 @@ mod tests;
 
 pub use command::{
     AckUpdate, AckVersion, AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancel, Cancelled, CloseReason,
-    Command, Disposition, Event, Hello, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Publish,
-    Published, Refusal, RelayCommand, RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
+    Command, Device, Disposition, Event, Hello, NewChannel, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify,
+    NodePush, Publish, Published, Refusal, RegistrationAnswer, RegistrationCall, RegistrationCommand, RelayCommand,
+    RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
 };
 pub use composer::ShardMachine;
 pub use config::MachineConfig;
+pub use handover::{BridgeHandover, DeviceRefused};
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, Carried, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use member::{MemberEvent, MemberReply, MemberRequest, RelayId, VirtualConnId};

@@ -83,6 +83,8 @@ impl ShardMachine {
             Ok(Some(_)) if self.refuses_stamp() => {
                 self.cancel_pending_hello(cx, at, CloseReason::StorageDown);
             }
+            // It stays a bridged user: its messages go to its service, and no session would see them.
+            Ok(Some(user)) if user.contact.bridge.is_some() => self.user_unknown(cx, at),
             Ok(Some(user)) => {
                 if self.clock.advance(cx.now, user.newest_clock()).is_err() {
                     self.stats.clocks_refused += 1;

@@ -1,6 +1,6 @@
 //! Work that waits for a reply, at storage or at another node.
 
-use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
+use crate::ids::{Chid, ConnId, KeyDigest, Stamp, Uaid};
 use crate::message::Urgency;
 
 use super::cluster::pending::{Lookup, PeerNotify, RemotePublish};
@@ -8,6 +8,7 @@ use super::command::Cancelled;
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::ReplyTo;
 use super::peer::Presence;
+use super::pending_bridge::{BridgeCall, PendingRefusal, PendingRegistration};
 use super::pending_publish::PendingPublish;
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::row::RowKey;
@@ -28,6 +29,14 @@ pub(super) enum PendingPeerOp {
     Notify(Box<PeerNotify>),
     /// The end of a session on the other node.
     Leave { uaid: Uaid, presence: Presence },
+}
+
+/// State that the reply of a server that is not of this cluster is for.
+pub(super) enum PendingUpstreamOp {
+    /// A notification at the service of its user.
+    Bridge(Box<BridgeCall>),
+    /// A request of a forward endpoint at its target, and the connection that waits for the answer.
+    Forward(ConnId),
 }
 
 /// State that the reply of storage is for.
@@ -73,6 +82,10 @@ pub(super) enum PendingOp {
         reply_to: ReplyTo<ReceiptAnswer>,
         query: Box<ReceiptQuery>,
     },
+    /// A call of the registration API.
+    Registration(Box<PendingRegistration>),
+    /// The refusal of a device by its service.
+    DeviceRefused(Box<PendingRefusal>),
     /// Work without state.
     Touch,
     /// The refresh of a user. `look`: its session reads storage after it.

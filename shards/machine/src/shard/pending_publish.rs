@@ -16,6 +16,8 @@ use super::row::RowKey;
 pub(super) struct PendingPublish {
     pub reply_to: ReplyTo<Published>,
     pub row: RowKey,
+    /// The message, for the service of a bridged user.
+    pub message: Arc<Message>,
     /// Number of registers of this subscription at the request to storage.
     pub epoch: Epoch,
     /// Expiry of the message; set if its sender requested a receipt.

@@ -148,6 +148,7 @@ impl ShardMachine {
         let work = PendingPublish {
             reply_to,
             row: RowKey::of(&question),
+            message: Arc::clone(&question),
             epoch: self.dead_epoch(uaid, chid),
             receipt: None,
             charged: 0,
@@ -287,6 +288,7 @@ impl ShardMachine {
         let work = PendingPublish {
             reply_to,
             row: RowKey::of(&message),
+            message: Arc::clone(&message),
             epoch: self.dead_epoch(message.uaid, message.chid),
             receipt: message.receipt.then(|| receipt::expires(&message)),
             charged,

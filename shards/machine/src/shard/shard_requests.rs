@@ -2,9 +2,12 @@
 
 use crate::ids::{ConnId, RequestId, ShardId, Uaid};
 
-use super::command::{Cancelled, Event, NodeAnswer, NodeCommand, Published, SenderCommand};
+use super::command::{
+    Cancelled, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand, SenderCommand,
+};
 use super::components::requests::{Caller, OutgoingRequest, ReplyTo, Waiter};
 use super::composer::{ShardMachine, StepContext};
+use super::handover::DeviceRefused;
 use super::input::Effect;
 use super::mail::{Mail, Reply, Request};
 use super::member::MemberReply;
@@ -25,6 +28,33 @@ impl ShardMachine {
                 None => self.receipt(cx, ReplyTo::Local(conn), *query),
                 Some(owner) => self.ask_receipt(cx, (owner, conn), query),
             },
+            SenderCommand::Forward(call) => self.call_target(cx, conn, call),
+        }
+    }
+
+    /// Sends a call of the registration API to the owner of its user.
+    pub(super) fn registration_command(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        conn: ConnId,
+        command: Box<RegistrationCommand>,
+    ) {
+        match self.other_owner(command.uaid) {
+            None => self.registration(cx, ReplyTo::Local(conn), *command),
+            Some(owner) => {
+                self.ask(cx, (owner, conn), Request::Registration(command), RegistrationAnswer::Unavailable);
+            }
+        }
+    }
+
+    /// Tells the owner of a user that the service has refused its device.
+    pub(super) fn device_refused_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, refused: DeviceRefused) {
+        match self.other_owner(refused.uaid) {
+            None => self.device_refused(cx, ReplyTo::Local(conn), refused),
+            Some(owner) => {
+                let request = Request::DeviceRefused(Box::new(refused));
+                self.ask(cx, (owner, conn), request, Published::Unavailable);
+            }
         }
     }
 
@@ -97,6 +127,12 @@ impl ShardMachine {
             Request::Publish(publish) => self.publish(cx, ReplyTo::Remote(Caller::new(from, id)), *publish),
             Request::Cancel(cancel) => self.cancel(cx, ReplyTo::Remote(Caller::new(from, id)), *cancel),
             Request::Receipt(query) => self.receipt(cx, ReplyTo::Remote(Caller::new(from, id)), *query),
+            Request::Registration(command) => {
+                self.registration(cx, ReplyTo::Remote(Caller::new(from, id)), *command);
+            }
+            Request::DeviceRefused(refused) => {
+                self.device_refused(cx, ReplyTo::Remote(Caller::new(from, id)), *refused);
+            }
             Request::Node(command) => self.work_for_node(cx, ReplyTo::Remote(Caller::new(from, id)), command),
             Request::Member(request) => {
                 self.member_request(cx, *request);
@@ -146,6 +182,8 @@ impl ShardMachine {
         cx.effects.extend(next);
         match (outgoing.waiter, reply) {
             (Waiter::Conn(conn), Reply::Publish(published)) => answer_conn(cx, conn, published),
+            (Waiter::Conn(conn), Reply::Bridge(handover)) => self.call_bridge(cx, conn, *handover),
+            (Waiter::Conn(conn), Reply::Registration(answer)) => answer_conn(cx, conn, *answer),
             (Waiter::Conn(conn), Reply::Cancel(cancelled)) => answer_conn(cx, conn, cancelled),
             (Waiter::Conn(conn), Reply::Receipt(answer)) => {
                 self.receipts.came_back(outgoing.peer);

@@ -80,6 +80,7 @@ impl ShardMachine {
             && self.conns.len() == 0
             && self.pending_saves.is_empty()
             && self.tickets.idle()
+            && self.upstream_calls.idle()
             && self.requests.idle()
             && self.pending_hellos.is_empty()
             && self.relays.idle();

@@ -20,7 +20,7 @@ use super::store::{StoreError, StoreOp, UserRow};
 impl Hello {
     /// Returns the contact of the user from now on.
     pub(super) fn contact(&self) -> Contact {
-        Contact { mode: self.mode, wake: self.wake.clone(), minimum: None }
+        Contact { mode: self.mode, wake: self.wake.clone(), ..Contact::default() }
     }
 
     /// Returns true if this is how the user is reached already.
@@ -46,7 +46,7 @@ impl ShardMachine {
         match session.link.mode() {
             Mode::Simple => {
                 let wake = self.simple.wake_data(at.index);
-                Some(Box::new(Contact { mode: Mode::Simple, wake, minimum: None }))
+                Some(Box::new(Contact { mode: Mode::Simple, wake, ..Contact::default() }))
             }
             // Storage may have a user only with its first register, and then with the minimum that it named before.
             Mode::WebPush => {

@@ -29,6 +29,7 @@ impl ShardMachine {
             Input::MoveFailed { conn, to, claim } => self.move_failed(cx, conn, to, claim),
             Input::Stored { ticket, result } => self.stored(cx, ticket, result),
             Input::Peer { ticket, reply } => self.peer_replied(cx, ticket, reply),
+            Input::Upstream { ticket, reply } => self.upstream_replied(cx, ticket, reply),
             Input::Timeout => self.timeout(cx),
             Input::HorizonAdvanced { until, late } => self.horizon_advanced(cx, until, late),
             Input::ClockStopped(stopped) => self.clock.stop(stopped),
@@ -63,6 +64,7 @@ impl ShardMachine {
             Command::Agent(command) => self.agent_command(cx, conn, command),
             Command::Relay(command) => self.relay_command(cx, conn, command),
             Command::Sender(command) => self.sender_command(cx, conn, command),
+            Command::Registration(command) => self.registration_command(cx, conn, command),
             Command::Node(command) => self.node_command(cx, conn, command),
         }
     }

@@ -12,6 +12,7 @@ use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic, Tries};
 use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
+use crate::upstream::Bridged;
 
 use super::peer::Presence;
 use super::row::RowKey;
@@ -41,13 +42,14 @@ pub enum StoreOp {
         at: Clock,
         /// Wall time, for the user's expiry.
         seen: UnixSeconds,
-        /// New contact of the user. `None` keeps the stored contact; a new user gets WebPush without a
-        /// minimum.
+        /// New contact of the user ([`Contact::replacing`]). `None` keeps the stored contact; a new user gets WebPush
+        /// without a minimum.
         contact: Option<Box<Contact>>,
         /// Presence row of a new user, on a shared store: written together with the user.
         presence: Option<Presence>,
     },
-    /// Set the contact of the user, also when storage is full. -> [`StoreReply::Done`], also if there is no such user.
+    /// Set the contact of the user, also when storage is full; its bridge stays ([`Contact::replacing`]). ->
+    /// [`StoreReply::Done`], also if there is no such user.
     SetContact {
         uaid: Uaid,
         contact: Box<Contact>,
@@ -64,6 +66,17 @@ pub enum StoreOp {
         /// Exact version of the row.
         presence: Presence,
     },
+    /// Replace the record of a bridged user by a newer one, without a refusal; refreshes its expiry to the time of the
+    /// registration. Nothing is written if the user is not bridged or its record is as new. Durable, also when storage
+    /// is full, with all channels of the user: no removal of the earlier record takes effect behind it. ->
+    /// [`StoreReply::Done`].
+    SetBridge { uaid: Uaid, bridge: Box<Bridged> },
+    /// Note the refusal of the token that was registered then, if the user still has it and none is noted. May ride
+    /// relaxed. -> [`StoreReply::Done`].
+    MarkRefused { uaid: Uaid, registered: Clock, at: UnixSeconds },
+    /// Remove the user with all its rows, if its token is still the one that was registered then. Durable. ->
+    /// [`StoreReply::Done`], also if nothing was removed.
+    DropBridged { uaid: Uaid, registered: Clock },
     /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
     /// also when there was no such channel or user.
     Unregister {
@@ -80,7 +93,8 @@ pub enum StoreOp {
     Publish {
         message: Arc<Message>,
         /// True if the machine has just read the user and its channels and reads them again after this operation. A
-        /// store that would have to read for its checks then leaves the checks out. Never with TTL 0.
+        /// store that would have to read for its checks then leaves the checks out. Never with TTL 0, nor of a bridged
+        /// user: the read says that it is one.
         checked: bool,
     },
     /// Store unacked directs under their own stamps: saved rows, or topic rows for topic messages
@@ -147,6 +161,9 @@ impl StoreOp {
             | StoreOp::ClearPresence { uaid, .. }
             | StoreOp::Unregister { uaid, .. }
             | StoreOp::DropUser { uaid }
+            | StoreOp::SetBridge { uaid, .. }
+            | StoreOp::MarkRefused { uaid, .. }
+            | StoreOp::DropBridged { uaid, .. }
             | StoreOp::Topics { uaid, .. }
             | StoreOp::Messages { uaid, .. } => *uaid,
             StoreOp::Publish { message, .. } => message.uaid,
@@ -172,6 +189,8 @@ pub enum StoreReply {
     NoSubscription,
     /// To `Publish`: the mode of this message (`Message::mode`) is not the user's.
     OtherMode,
+    /// To `Publish`: the user is bridged and its channel registered; nothing was stored.
+    Bridged(Box<Bridged>),
     /// To `LoadUser` and `Locate`; `None` when no user has this UAID.
     User(Option<Box<UserRow>>),
     /// To `Topics`, `Messages` and `Read`.
@@ -197,7 +216,9 @@ impl StoreReply {
             StoreReply::Done => Written::Done,
             StoreReply::NoSubscription => Written::NoSubscription,
             StoreReply::OtherMode => Written::OtherMode,
-            StoreReply::User(_) | StoreReply::Page(_) => unreachable!("storage answers a write with no rows"),
+            StoreReply::Bridged(_) | StoreReply::User(_) | StoreReply::Page(_) => {
+                unreachable!("storage answers a write with no rows")
+            }
         }
     }
 }

@@ -131,7 +131,7 @@ impl ShardMachine {
 
     /// Ends the entries of a removed channel in the window. Storage has dropped its rows, and any row that a save in
     /// flight brings back is deleted with the entry.
-    fn drop_channel(&mut self, cx: &mut StepContext<'_>, at: SlabKey, index: u32, chid: Chid) {
+    pub(super) fn drop_channel(&mut self, cx: &mut StepContext<'_>, at: SlabKey, index: u32, chid: Chid) {
         self.forget_acked_of(at, chid);
         let active = self.active_sessions.live_mut(index);
         for stamp in active.window.of_channel(chid) {

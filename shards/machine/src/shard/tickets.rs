@@ -59,7 +59,10 @@ impl ShardMachine {
                 self.registered(cx, (session, uaid), chid, key, result.is_ok());
             }
             PendingOp::Unregister { session, uaid, chid } => self.unregistered(cx, session, uaid, chid, result.is_ok()),
-            PendingOp::Publish(work) => self.publish_stored(cx, work, result.map(StoreReply::written)),
+            PendingOp::Publish(work) => match result {
+                Ok(StoreReply::Bridged(to)) => self.publish_bridged(cx, work, to),
+                result => self.publish_stored(cx, work, result.map(StoreReply::written)),
+            },
             PendingOp::Page { session } => {
                 self.row_memory.end_page();
                 self.page_loaded(cx, session, result.map(StoreReply::page));
@@ -90,6 +93,8 @@ impl ShardMachine {
             PendingOp::LoadForNotify(notify) => self.user_loaded_for_notify(cx, notify, result.map(StoreReply::user)),
             PendingOp::SaveAgain(notify) => self.saved_again(cx, notify, result.is_ok()),
             PendingOp::Refresh { session, look } => self.refreshed(cx, session, look, result.is_ok()),
+            PendingOp::Registration(work) => self.registration_stored(cx, *work, result),
+            PendingOp::DeviceRefused(work) => self.refusal_stored(cx, *work, result),
             PendingOp::Touch | PendingOp::Reset { .. } => {}
         }
         self.submit_deferred(cx);

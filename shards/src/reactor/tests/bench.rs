@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use glommio::LocalExecutorBuilder;
 
 use crate::mailbox::{Mailbox, mesh};
-use crate::ports::{Listening, NoPeers, Port};
+use crate::ports::{Listening, NoPeers, NoUpstreams, Port};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlQueue, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
@@ -84,6 +84,7 @@ impl Bench {
                 machine: Script::default(),
                 store: Box::new(Nothing),
                 peers: Box::new(NoPeers),
+                upstreams: Box::new(NoUpstreams::default()),
                 wake: Box::new(|_| ()),
                 ledger: Box::new(Nothing),
                 mailbox,

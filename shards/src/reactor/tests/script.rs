@@ -333,7 +333,11 @@ impl Machine for Script {
             Input::Drain { .. } => effects.push_back(Effect::Drained),
             Input::HorizonAdvanced { until, late } => self.heard.push((until, late, self.log.lock().unwrap().len())),
             Input::ClockStopped(stopped) => self.log.lock().unwrap().push(format!("clock stopped: {stopped}")),
-            Input::Mail(_) | Input::Stored { .. } | Input::Peer { .. } | Input::Broadcasts(_) => {}
+            Input::Mail(_)
+            | Input::Stored { .. }
+            | Input::Peer { .. }
+            | Input::Upstream { .. }
+            | Input::Broadcasts(_) => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::ports::{Listening, NoPeers, Port};
+use crate::ports::{Listening, NoPeers, NoUpstreams, Port};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlMessage, PlaneLimits};
 use crate::ring::{listen, local_address};
@@ -65,6 +65,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         edge: Box::new(LineEdge::default),
         store: Box::new(|_| Box::new(Nothing)),
         peers: Box::new(|_| Box::new(NoPeers)),
+        upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
         ledger: Box::new(|| Box::new(Nothing)),
         wake: Box::new(|_| ()),
     };
@@ -250,6 +251,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
         edge: Box::new(LineEdge::default),
         store: Box::new(|_| Box::new(Nothing)),
         peers: Box::new(|_| Box::new(NoPeers)),
+        upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
         ledger: Box::new(|| Box::new(Nothing)),
         wake: Box::new(|_| ()),
     };

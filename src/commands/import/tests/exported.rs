@@ -3,6 +3,7 @@
 use machine::ids::Origin;
 use machine::message::Tries;
 use machine::simplepush::Mode;
+use machine::upstream::{BridgeKind, Bridged};
 use proptest::prelude::*;
 use store::embedded::Embedded;
 use store::testing::database::open_alone;
@@ -225,10 +226,22 @@ fn the_longest_line_of_an_export_is_accepted() {
     assert!(compare(store, &mut *target.transfer(), &|| NOW, &mut |_| {}).unwrap().is_complete());
 }
 
+/// Any record of a bridged user.
+fn any_bridge() -> impl Strategy<Value = Box<Bridged>> {
+    let kind = proptest::sample::select(vec![BridgeKind::Fcm, BridgeKind::Apns, BridgeKind::Stub]);
+    let texts = ("[A-Za-z0-9._-]{0,64}", "\\PC{0,60}", proptest::option::of("\\PC{1,60}"));
+    (kind, texts, 0..1u64 << 50, proptest::option::of(1..1u64 << 40)).prop_map(|(kind, texts, registered, refused)| {
+        let (app, token, aps) = texts;
+        let aps = aps.filter(|_| kind == BridgeKind::Apns).map(Into::into);
+        let (registered, refused) = (Clock(registered), refused.map(UnixSeconds));
+        Box::new(Bridged { kind, app: app.into(), token: token.into(), aps, registered, refused })
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any user and message is the same behind a line.
+    /// Any user and message is the same behind a line, with the token of its device.
     #[test]
     fn a_line_carries_every_member(
         numbers in (0..1u64 << 50, 0..1u64 << 50, 0..1u64 << 50, any::<u32>(), 1..2_592_000u32),
@@ -238,6 +251,7 @@ proptest! {
         minimum in (0..6u8).prop_map(machine::simplepush::Contact::minimum_of),
         topic in proptest::option::of("[0-9A-Za-z_-]{1,32}"),
         payload in proptest::collection::vec(any::<u8>(), 0..300),
+        bridge in proptest::option::of(any_bridge()),
     ) {
         let (user_clock, low_water, registered_at, origin, ttl) = numbers;
         let (receipt, simple, tried) = flags;
@@ -247,12 +261,13 @@ proptest! {
             ..channel(2, 9)
         };
         let mode = if simple == 0 { Mode::Simple } else { Mode::WebPush };
+        let minimum = minimum.filter(|_| mode == Mode::WebPush);
         let wake = wake.and_then(|text| machine::simplepush::WakeData::new(&text));
         let whole = WholeUser {
             user_clock: Clock(user_clock),
             low_water: Clock(low_water),
             may_have_messages: true,
-            contact: machine::simplepush::Contact { mode, wake, minimum: minimum.filter(|_| mode == Mode::WebPush) },
+            contact: machine::simplepush::Contact { mode, wake, minimum, bridge },
             ..user(1, &[known])
         };
         let sent = Message {

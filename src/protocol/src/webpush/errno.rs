@@ -2,12 +2,13 @@
 
 use machine::Refusal;
 
+use super::forward::ForwardFault;
+use super::registration::fault::RegistrationFault;
 use crate::wire::http1;
 use crate::wire::text::{push_json, push_u64};
 
 /// Reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum ApiError {
     /// Bytes that are not an HTTP request that the server reads.
     BadRequest,
@@ -92,6 +93,26 @@ pub enum ApiError {
     OverBudget,
     /// Nothing was accepted; try again later.
     Unavailable,
+    /// The service of a bridged user takes no payload of this size.
+    BridgeTooLarge,
+    /// A quota of the service of a bridged user is used up.
+    BridgeQuota,
+    /// The service of a bridged user does not understand the call of this server.
+    BridgeBadRequest,
+    /// The profile of a bridged user is not configured, or configured wrongly.
+    BridgeConfiguration,
+    /// The service of a bridged user does not accept the credentials of this server.
+    BridgeAuthentication,
+    /// No connection to the service of a bridged user, or an answer that is none.
+    BridgeUnreachable,
+    /// The service of a bridged user did not answer in time.
+    BridgeNoAnswer,
+    /// The service of a bridged user is down or overloaded.
+    BridgeUnavailable,
+    /// Of the registration API.
+    Registration(RegistrationFault),
+    /// Of a forward endpoint.
+    Forward(ForwardFault),
     /// No such session on this node.
     NoSession,
     /// The session is here and takes nothing more now.
@@ -159,6 +180,20 @@ impl ApiError {
             ApiError::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
             ApiError::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
             ApiError::Unavailable => (503, Some(201), "Service unavailable, retry later"),
+            ApiError::BridgeTooLarge => (413, Some(104), "Payload too large for the service of this subscription"),
+            ApiError::BridgeQuota => (429, Some(201), "A quota of the service of this subscription is used up"),
+            ApiError::BridgeBadRequest => (500, Some(900), "The service of this subscription refused the request"),
+            ApiError::BridgeConfiguration => (502, Some(900), "The service of this subscription cannot be used now"),
+            ApiError::BridgeAuthentication => {
+                (502, Some(901), "Cannot authenticate to the service of this subscription")
+            }
+            ApiError::BridgeUnreachable => (502, Some(902), "Cannot reach the service of this subscription"),
+            ApiError::BridgeNoAnswer => (502, Some(903), "The service of this subscription did not answer in time"),
+            ApiError::BridgeUnavailable => {
+                (503, Some(201), "The service of this subscription is unavailable, retry later")
+            }
+            ApiError::Registration(fault) => fault.row(),
+            ApiError::Forward(fault) => fault.row(),
             ApiError::NoSession => (404, None, "Client not available"),
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
             ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
@@ -169,12 +204,13 @@ impl ApiError {
 
     /// Returns the form that the machine carries while the owner decides about 410 (ARCHITECTURE.md 8.5).
     pub fn refusal(self) -> Refusal {
-        Refusal(self as u8)
+        let place = CARRIED.iter().position(|fault| *fault == self);
+        Refusal(place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX))
     }
 
     /// Reads the form that the machine carried; an unknown number reads as a bad request.
     pub fn of(refusal: Refusal) -> ApiError {
-        CARRIED.into_iter().find(|fault| *fault as u8 == refusal.0).unwrap_or(ApiError::BadRequest)
+        CARRIED.get(usize::from(refusal.0)).copied().unwrap_or(ApiError::BadRequest)
     }
 
     /// Appends the JSON body, keys in the documented order.
@@ -198,7 +234,7 @@ impl ApiError {
 }
 
 /// The rules a POST may break that travel to the owner (PROTOCOL.md 2.3 steps 8 to 11).
-pub const CARRIED: [ApiError; 7] = [
+pub const CARRIED: [ApiError; 13] = [
     ApiError::TooLarge,
     ApiError::TtlMissing,
     ApiError::Encryption,
@@ -206,6 +242,12 @@ pub const CARRIED: [ApiError; 7] = [
     ApiError::Topic,
     ApiError::Urgency,
     ApiError::BadUpdate,
+    ApiError::Registration(RegistrationFault::Body),
+    ApiError::Registration(RegistrationFault::Token),
+    ApiError::Registration(RegistrationFault::Channel),
+    ApiError::Registration(RegistrationFault::Key),
+    ApiError::Registration(RegistrationFault::Aps),
+    ApiError::Registration(RegistrationFault::App),
 ];
 
 const MORE_INFO: &str = "http://autopush.readthedocs.io/en/latest/http.html#error-codes";
@@ -243,7 +285,7 @@ mod tests {
             SenderNotAllowed,
             VapidRequired,
         ];
-        let rows: [(u16, Option<u16>, &[ApiError]); 18] = [
+        let rows: [(u16, Option<u16>, &[ApiError]); 23] = [
             (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
             (400, Some(108), &[OtherMode]),
             (400, Some(110), &[VapidCryptoKey, Encryption]),
@@ -258,9 +300,14 @@ mod tests {
             (408, None, &[RequestTimeout]),
             (410, Some(103), &[NoUser]),
             (410, Some(106), &[NoSubscription]),
-            (413, Some(104), &[TooLarge]),
+            (413, Some(104), &[TooLarge, BridgeTooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
+            (429, Some(201), &[BridgeQuota]),
+            (502, Some(900), &[BridgeConfiguration]),
+            (502, Some(901), &[BridgeAuthentication]),
+            (502, Some(902), &[BridgeUnreachable]),
+            (502, Some(903), &[BridgeNoAnswer]),
             (503, None, &[SessionBusy, NotWelcome, Stopping]),
         ];
         for (status, errno, faults) in rows {
@@ -270,7 +317,10 @@ mod tests {
                 assert_ne!(http1::reason(status), "Internal Server Error", "{fault:?}");
             }
         }
-        assert_eq!((Unavailable.row().status, Unavailable.row().errno), (503, Some(201)));
+        assert_eq!((BridgeBadRequest.row().status, BridgeBadRequest.row().errno), (500, Some(900)));
+        for fault in [Unavailable, BridgeUnavailable] {
+            assert_eq!((fault.row().status, fault.row().errno), (503, Some(201)));
+        }
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! `version` of a message and [`receipt`] the path to its fate (both [`sealed`]), [`headers`] and [`prefer`] turn
 //! request headers into values, [`payload`] keeps them with the body, [`vapid`] checks that a sender may send, by its
 //! [`key`], [`errno`] the one table of refusals, [`node_call`] what nodes of one cluster send each other. Several of
-//! them need [`entropy`] and [`generation_cache`]. [`identity`] signs what [`vapid`] verifies: for clients.
+//! them need [`entropy`] and [`generation_cache`]. [`identity`] signs what [`vapid`] verifies: for clients, and for
+//! [`forward`], the endpoints that pass messages on to other push services.
 
 pub mod endpoint;
 pub mod entropy;
 pub mod errno;
+pub mod forward;
 pub mod headers;
 pub mod identity;
 pub mod key;
@@ -17,6 +19,7 @@ pub mod node_call;
 pub mod payload;
 pub mod prefer;
 pub mod receipt;
+pub mod registration;
 pub mod generation_cache;
 pub mod sealed;
 pub mod token_v3;

@@ -1,11 +1,12 @@
 //! The laws of storage, written against the port and run against every backend.
 //!
-//! A law is a function of a [`BlockingStore`]. [`laws!`] makes those of [`rows`], [`simplepush`] and [`users`] tests of
-//! every backend; [`random`] compares backends with the model on random operations. The model is two
+//! A law is a function of a [`BlockingStore`]. [`laws!`] makes those of [`bridges`], [`rows`], [`simplepush`] and
+//! [`users`] tests of every backend; [`random`] compares backends with the model on random operations. The model is two
 //! backends: alone, and as several nodes share it. They differ in the laws of [`conflicts`].
 
 mod blocking_store;
 
+mod bridges;
 mod conflicts;
 mod rows;
 mod simplepush;
@@ -20,6 +21,7 @@ use machine::model::Model as State;
 use super::embedded::Embedded;
 use super::model::Model;
 use super::testing::patient;
+use bridges::*;
 use conflicts::*;
 use rows::*;
 use simplepush::*;
@@ -91,6 +93,10 @@ laws! {
     channels_are_bounded,
     a_user_is_located_with_one_channel,
     what_is_saved_between_two_pages_is_seen,
+    a_bridged_user_is_read_back_and_stores_nothing,
+    a_bridge_is_replaced_by_a_newer_one_only,
+    a_refusal_is_noted_once_for_its_token,
+    only_the_user_of_this_token_is_dropped,
 }
 
 #[test]

@@ -14,11 +14,14 @@ use shards::ports::Store;
 
 use super::BlockingStore;
 use super::blocking_store::Answer;
+use crate::bridge::encode;
 use crate::embedded::{Embedded, Options};
 use crate::model::Model;
 use crate::scylla;
 use crate::testing::patient;
-use crate::testing::sample::{NOW, chid, contact, message, register, settle, stamp, uaid, update};
+use crate::testing::sample::{
+    NOW, bridged, chid, contact, message, register, register_bridged, settle, stamp, uaid, update,
+};
 
 /// An operation on two users with three channels and few stamps, so that they meet often.
 fn any_op() -> impl Strategy<Value = StoreOp> {
@@ -48,6 +51,16 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
             durable: wake.is_empty(),
         }),
         1 => (1u8..3).prop_map(|user| StoreOp::DropUser { uaid: uaid(user) }),
+        1 => (1u8..3, 1u8..4, 1u64..5).prop_map(|(user, channel, at)| register_bridged(user, channel, at)),
+        2 => (1u8..3, 1u64..6)
+            .prop_map(|(user, at)| StoreOp::SetBridge { uaid: uaid(user), bridge: bridged(at) }),
+        2 => (1u8..3, 1u64..6, 1u64..9).prop_map(|(user, at, refused)| StoreOp::MarkRefused {
+            uaid: uaid(user),
+            registered: Clock(at),
+            at: UnixSeconds(refused)
+        }),
+        1 => (1u8..3, 1u64..6)
+            .prop_map(|(user, at)| StoreOp::DropBridged { uaid: uaid(user), registered: Clock(at) }),
         6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m), checked: false }),
         3 => prop::collection::vec(any_message.clone(), 1..4).prop_map(|all| {
             let of = all[0].uaid;
@@ -79,9 +92,11 @@ fn comparable(answer: &Answer) -> String {
     match answer {
         Ok(StoreReply::User(Some(row))) => {
             let plain = UserRow { user_clock: Clock(0), may_have_messages: true, ..UserRow::clone(row) };
-            // The printed form hides the wake data.
-            format!("{plain:?} {:?}", row.contact.wake.as_ref().map(WakeData::as_str))
+            // The printed form hides the wake data and the token.
+            let bridge = row.contact.bridge.as_ref().map(|bridge| encode(bridge));
+            format!("{plain:?} {:?} {bridge:?}", row.contact.wake.as_ref().map(WakeData::as_str))
         }
+        Ok(StoreReply::Bridged(bridge)) => format!("{:?}", encode(bridge)),
         Ok(StoreReply::Page(page)) => {
             let rows: Vec<_> = page.messages.iter().map(|m| (m.uaid, m.chid, m.stamp, m.topic, m.ttl)).collect();
             format!("{rows:?} {}", page.exhausted)
@@ -159,13 +174,27 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
                 let clock = Clock(base + after.clock.0 * 1_000);
                 StoreOp::Messages { uaid, after: Stamp { clock, ..after }, limit, now }
             }
-            StoreOp::Register { uaid, chid, key, at, seen, contact, presence } => {
+            StoreOp::Register { uaid, chid, key, at, seen, mut contact, presence } => {
+                let bridge = contact.as_mut().and_then(|contact| contact.bridge.as_mut());
+                bridge.into_iter().for_each(|bridge| bridge.registered.0 += base);
                 StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence }
             }
             StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: Clock(base + at.0) },
             StoreOp::DropUser { uaid } => {
                 base += 1_000_000;
                 StoreOp::DropUser { uaid }
+            }
+            StoreOp::SetBridge { uaid, mut bridge } => {
+                bridge.registered.0 += base;
+                StoreOp::SetBridge { uaid, bridge }
+            }
+            StoreOp::MarkRefused { uaid, registered, at } => {
+                StoreOp::MarkRefused { uaid, registered: Clock(base + registered.0), at }
+            }
+            StoreOp::DropBridged { uaid, registered } => {
+                let registered = Clock(base + registered.0);
+                base += 1_000_000;
+                StoreOp::DropBridged { uaid, registered }
             }
             other => other,
         };

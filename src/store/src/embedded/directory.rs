@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use super::error::{Cause, StoreOpenError};
 
 /// Content of the format file.
-pub(super) const FORMAT: &str = "murre embedded store, format 3\n";
+pub(super) const FORMAT: &str = "murre embedded store, format 4\n";
+/// Content of the format file before records had bridges. Such records are read as they are.
+const FORMAT_3: &str = "murre embedded store, format 3\n";
 /// Content of the format file before records named channels. Such records are read as they are.
 const FORMAT_2: &str = "murre embedded store, format 2\n";
 /// Content of the format file before channels had rows of their own. Such a directory is migrated when it is opened.
@@ -63,7 +65,7 @@ pub(super) fn format_of(dir: &Path) -> Result<Option<u8>, StoreOpenError> {
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Err(StoreOpenError::new(&path, damaged())),
         Err(e) => return Err(StoreOpenError::io(&path, "read", e)),
     };
-    let known = [FORMAT_1, FORMAT_2, FORMAT].iter().zip(1..).find(|(text, _)| **text == found);
+    let known = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT].iter().zip(1..).find(|(text, _)| **text == found);
     if let Some((_, number)) = known {
         return Ok(Some(number));
     }

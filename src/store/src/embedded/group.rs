@@ -119,6 +119,9 @@ impl<'a> Group<'a> {
                 self.stats.store_drops += 1;
                 self.drop_user(uaid)
             }
+            StoreOp::SetBridge { uaid, bridge } => self.set_bridge(uaid, &bridge),
+            StoreOp::MarkRefused { uaid, registered, at } => self.mark_refused(uaid, registered, at),
+            StoreOp::DropBridged { uaid, registered } => self.drop_bridged(uaid, registered),
             StoreOp::Publish { message, checked: _ } => self.publish(&message),
             StoreOp::Save { .. } if self.room >= Room::OnlyDeletes => self.refuse_full(),
             StoreOp::Save { messages } => self.save(&messages),

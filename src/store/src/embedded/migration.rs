@@ -34,7 +34,7 @@ pub(super) fn run(db: &Database, path: &Path) -> Result<(), StoreOpenError> {
     let found = db.meta.get(rows::FORMAT_KEY).map_err(fault)?;
     match found.as_deref() {
         Some([rows::FORMAT]) => Ok(()),
-        Some([rows::FORMAT_BEFORE]) => mark(db).map_err(fault),
+        Some([before]) if rows::FORMATS_BEFORE.contains(before) => mark(db).map_err(fault),
         Some([newer]) if *newer > rows::FORMAT => Err(StoreOpenError::new(path, Cause::Version(newer.to_string()))),
         _ => migrate(db).map_err(fault),
     }

@@ -188,6 +188,9 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
         | StoreOp::ClearPresence { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
+        | StoreOp::SetBridge { .. }
+        | StoreOp::MarkRefused { .. }
+        | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
         | StoreOp::Settle { .. }
@@ -199,7 +202,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
         StoreOp::Settle { durable, .. } | StoreOp::SetContact { durable, .. } => *durable,
-        StoreOp::Touch { .. } => false,
+        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } => false,
         other => is_write(other),
     }
 }

@@ -50,6 +50,9 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         | StoreOp::ClearPresence { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
+        | StoreOp::SetBridge { .. }
+        | StoreOp::MarkRefused { .. }
+        | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
         | StoreOp::Settle { .. }

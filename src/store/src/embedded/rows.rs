@@ -4,15 +4,17 @@
 //! users     uaid                                -> record: 0 format, 1 record version, 2 flags, 3 wake data length,
 //!                                                  4 seen 8, 12 low water 8, 20 user clock 8, 28 channel count 4,
 //!                                                  32 rows counted 4; then, if a flag says so, chid 16 and
-//!                                                  registration 8 of every channel in chid order; then wake data
+//!                                                  registration 8 of every channel in chid order; then wake data;
+//!                                                  then, if a flag says so, the bridge (`bridge`) and its length 2
 //! channels  uaid, chid                          -> registered at 8, registration 8, has key 1, key 32 if it has one
 //! messages  uaid, clock, origin, chid           -> 0 flags, 1 expires 8, registration 8 if the flag says so, then the
 //!                                                  message layout of `shards`
 //! topics    uaid, chid, topic                   -> as messages
 //! meta      "clock"                             -> the greatest clock in any row, 8
 //!           "registration"                      -> the number of the last registration of a channel, 8
-//!           "format"                            -> 3; 2 from a version whose records name no channels. Either says
-//!                                                  that no record of format 1 is left
+//!           "format"                            -> 4; 3 from a version whose records have no bridge, 2 from one whose
+//!                                                  records name no channels. Each says that no record of format 1 is
+//!                                                  left
 //!           "removal", uaid                     -> how far the removal of this user's dead rows has come
 //! ```
 
@@ -20,9 +22,11 @@ use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::{Message, Topic};
 use machine::simplepush::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
+use machine::upstream::Bridged;
 use machine::{RowKey, UserRow};
 
 use crate::RECORD_VERSION;
+use crate::bridge;
 use crate::transfer::{Channel, WholeUser};
 
 /// Bytes of a key of `messages`.
@@ -37,10 +41,12 @@ pub(super) const FORMAT_KEY: &[u8] = b"format";
 /// Front of the rows of `meta` that name users with dead rows.
 pub(super) const REMOVAL_PREFIX: &[u8] = b"removal";
 /// Format of the directory.
-pub(super) const FORMAT: u8 = 3;
-/// Format of the directory when no record named channels. Nothing in it has to be migrated.
-pub(super) const FORMAT_BEFORE: u8 = 2;
-/// Format of records: it did not change when a flag for names was added, because the number of the directory did.
+pub(super) const FORMAT: u8 = 4;
+/// Formats of the directory when no record named channels, and when none had a bridge. Nothing in them has to be
+/// migrated.
+pub(super) const FORMATS_BEFORE: std::ops::RangeInclusive<u8> = 2..=3;
+/// Format of records: it did not change when flags for names and bridges were added, because the number of the
+/// directory did.
 const RECORD_FORMAT: u8 = 2;
 
 /// Rows for which one is counted in its user's record, so that one write in 64 pays for it.
@@ -58,13 +64,15 @@ const NAMES: u8 = 4;
 /// version wrote 0 there and reads past it.
 const MINIMUM_SHIFT: u8 = 3;
 const MINIMUM: u8 = 7 << MINIMUM_SHIFT;
+/// Flag of a record with a bridge.
+const BRIDGE: u8 = 64;
 const SAVED: u8 = 1;
 const REGISTRATION: u8 = 2;
 const VALUE_HEAD_BYTES: usize = 9;
 
 const _: () = assert!(machine::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
 
-/// A user's record as bytes, edited in place. Its length is always head, names and wake data.
+/// A user's record as bytes, edited in place. Its length is always head, names, wake data and bridge.
 ///
 /// The channels are rows of their own. Up to `NAMES_MAX` of them the record has a copy of their ids and registrations,
 /// which is written in one batch with the rows. A record of more channels, or of an earlier version, has none.
@@ -101,9 +109,15 @@ impl Record {
             0 => 0,
             _ => half(head, 28) as usize,
         };
+        let rest = HEAD_BYTES + count * NAME_BYTES + usize::from(head[3]);
+        let tail = bytes.get(rest..)?;
         let whole = head[0] == RECORD_FORMAT
             && count <= NAMES_MAX
-            && bytes.len() == HEAD_BYTES + count * NAME_BYTES + usize::from(head[3]);
+            && match head[2] & BRIDGE {
+                0 => tail.is_empty(),
+                // A bridge of a later version is not "none".
+                _ => tail_length(bytes) == tail.len() && bridge_in(tail).is_some(),
+            };
         whole.then(|| Record { bytes: bytes.to_vec() })
     }
 
@@ -151,18 +165,35 @@ impl Record {
     }
 
     pub(super) fn contact(&self) -> Contact {
-        let wake = std::str::from_utf8(&self.bytes[self.wake_at()..]).unwrap_or_default();
+        let wake = std::str::from_utf8(&self.bytes[self.wake_at()..self.bridge_at()]).unwrap_or_default();
         let minimum = Contact::minimum_of((self.bytes[2] & MINIMUM) >> MINIMUM_SHIFT);
-        Contact { mode: self.mode(), wake: WakeData::new(wake), minimum }
+        Contact { mode: self.mode(), wake: WakeData::new(wake), minimum, bridge: self.bridge().map(Box::new) }
     }
 
     pub(super) fn set_contact(&mut self, contact: &Contact) {
         let wake = contact.wake.as_ref().map_or("", WakeData::as_str);
         self.put(SIMPLE, contact.mode == Mode::Simple);
         self.bytes[2] = (self.bytes[2] & !MINIMUM) | (contact.minimum_number() << MINIMUM_SHIFT);
-        self.bytes.truncate(self.wake_at());
-        self.bytes.extend_from_slice(wake.as_bytes());
+        let there = self.wake_at()..self.bridge_at();
+        self.bytes.splice(there, wake.bytes());
         self.bytes[3] = wake.len() as u8;
+        if let Some(bridge) = &contact.bridge
+            && self.bridge().is_none_or(|there| bridge.is_newer_than(&there))
+        {
+            self.set_bridge(bridge);
+        }
+    }
+
+    pub(super) fn bridge(&self) -> Option<Bridged> {
+        bridge_in(&self.bytes[self.bridge_at()..])
+    }
+
+    pub(super) fn set_bridge(&mut self, bridge: &Bridged) {
+        self.bytes.truncate(self.bridge_at());
+        let value = bridge::encode(bridge);
+        self.bytes.extend_from_slice(&value);
+        self.bytes.extend_from_slice(&(value.len() as u16).to_be_bytes());
+        self.put(BRIDGE, true);
     }
 
     pub(super) fn channel_count(&self) -> usize {
@@ -219,7 +250,13 @@ impl Record {
 
     /// Start of the wake data.
     fn wake_at(&self) -> usize {
-        self.bytes.len() - usize::from(self.bytes[3])
+        self.bridge_at() - usize::from(self.bytes[3])
+    }
+
+    /// Start of the bridge, or the end.
+    fn bridge_at(&self) -> usize {
+        let tail = if self.bytes[2] & BRIDGE != 0 { tail_length(&self.bytes) } else { 0 };
+        self.bytes.len() - tail
     }
 
     /// Approximate number of the user's rows, from those that are counted.
@@ -269,6 +306,16 @@ impl Record {
             self.bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
         }
     }
+}
+
+/// Bytes of the bridge at the end of a record and of its length.
+fn tail_length(record: &[u8]) -> usize {
+    record.last_chunk().map_or(0, |length| usize::from(u16::from_be_bytes(*length)) + 2)
+}
+
+/// Reads a bridge with its length behind it.
+fn bridge_in(tail: &[u8]) -> Option<Bridged> {
+    tail.split_last_chunk::<2>().and_then(|(value, _)| bridge::decode(value))
 }
 
 /// Sets the mark of a record of any format; its flags are in one place in all of them.

@@ -132,7 +132,8 @@ impl Restore<'_> {
             }
             // An earlier version of a record may stand in for a lost one, so the new store writes this row itself.
             3 if key == rows::FORMAT_KEY => {
-                self.migrated = matches!(value, [rows::FORMAT_BEFORE | rows::FORMAT]);
+                self.migrated =
+                    matches!(value, [format] if *format == rows::FORMAT || rows::FORMATS_BEFORE.contains(format));
                 return Ok(());
             }
             3 if value.len() == 8 && key == rows::CLOCK_KEY => clock = rows::word(value, 0),

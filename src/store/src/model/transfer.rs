@@ -74,6 +74,8 @@ fn take_on(user: &mut User, whole: &WholeUser, new: bool) {
     user.user_clock = user.user_clock.max(whole.user_clock);
     if new {
         user.contact = whole.contact.clone();
+    } else if user.contact.bridge.is_some() {
+        user.contact.bridge = whole.contact.replacing(&user.contact).bridge;
     }
     for channel in &whole.channels {
         user.channels.entry(channel.chid).or_insert((channel.key, channel.registered_at));

@@ -2,7 +2,8 @@
 //! order of the laws.
 //!
 //! ```text
-//! user     record      0 format, 1 record version, 2 seen 8
+//! user     bridge      0 format, 1 the bridge (`crate::bridge`)
+//!          record      0 format, 1 record version, 2 seen 8
 //!          low_water   clock 8           user_clock  clock 8
 //!          contact     0 format, 1 mode (bit 0) and minimum urgency (from bit 1 on), 2 wake data
 //!          presence    connected at 8    key: boot 8, node url
@@ -21,6 +22,7 @@ use machine::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use machine::message::{Message, Topic};
 use machine::simplepush::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
+use machine::upstream::Bridged;
 use machine::{NodeId, Presence, UserRow};
 
 use super::schema::family;
@@ -61,7 +63,18 @@ fn parse_contact(value: &[u8]) -> Option<Contact> {
     let (head, wake) = value.split_first_chunk::<2>()?;
     let mode = if head[1] & 1 == 1 { Mode::Simple } else { Mode::WebPush };
     let wake = WakeData::new(std::str::from_utf8(wake).unwrap_or_default());
-    (head[0] == FORMAT).then(|| Contact { mode, wake, minimum: Contact::minimum_of(head[1] >> 1) })
+    (head[0] == FORMAT).then(|| Contact { mode, wake, minimum: Contact::minimum_of(head[1] >> 1), bridge: None })
+}
+
+/// The value of a bridge.
+pub(super) fn bridge(bridge: &Bridged) -> Vec<u8> {
+    [&[FORMAT][..], &crate::bridge::encode(bridge)].concat()
+}
+
+/// Reads a value of [`bridge`].
+pub(super) fn parse_bridge(value: &[u8]) -> Option<Bridged> {
+    let (format, bridge) = value.split_first()?;
+    if *format == FORMAT { crate::bridge::decode(bridge) } else { None }
 }
 
 /// The key of a presence.
@@ -190,7 +203,10 @@ pub(super) struct UserPart {
     pub(super) record: Option<(u8, UnixSeconds)>,
     pub(super) low_water: Clock,
     user_clock: Clock,
+    /// Without the bridge.
     pub(super) contact: Contact,
+    /// The bridge of a bridged user. It counts only beside a record.
+    pub(super) bridge: Option<Box<Bridged>>,
     /// In the order of their ids.
     pub(super) channels: Vec<ChannelRow>,
     presence: Vec<Presence>,
@@ -211,8 +227,13 @@ impl UserPart {
     fn read(&mut self, family: i8, key: &[u8], value: &[u8]) -> Option<()> {
         match family {
             family::RECORD => {
-                self.record_unreadable = parse_record(value).is_none();
+                self.record_unreadable |= parse_record(value).is_none();
                 self.record = Some(parse_record(value)?);
+            }
+            family::BRIDGE => {
+                // A bridge that cannot be read is not "none": its user would look like one that stores messages.
+                self.record_unreadable |= parse_bridge(value).is_none();
+                self.bridge = Some(Box::new(parse_bridge(value)?));
             }
             family::LOW_WATER => self.low_water = parse_clock(value)?,
             family::USER_CLOCK => self.user_clock = parse_clock(value)?,
@@ -243,7 +264,8 @@ impl UserPart {
     /// The greatest clock of anything but presence.
     pub(super) fn highest_but_presence(&self) -> Clock {
         let channels = self.channels.iter().map(|channel| channel.registered_at);
-        channels.max().unwrap_or_default().max(self.user_clock).max(self.low_water)
+        let registered = self.bridge.as_ref().map_or(Clock(0), |bridge| bridge.registered);
+        channels.max().unwrap_or_default().max(self.user_clock).max(self.low_water).max(registered)
     }
 
     /// The row as the machine reads it, when the whole partition was read.
@@ -257,7 +279,7 @@ impl UserPart {
             user_clock: self.highest(),
             // A shared store keeps no mark: it would have to be written before every message.
             may_have_messages: true,
-            contact: self.contact,
+            contact: Contact { bridge: self.bridge, ..self.contact },
             channels: self.channels.iter().map(|channel| channel.chid).collect(),
             presence: self.presence,
         })
@@ -282,7 +304,7 @@ mod tests {
     #[test]
     fn users_are_read_as_they_were_written() {
         let node = Arc::new(NodeId { url: "http://a:1".into(), boot: 7 });
-        let said = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1"), minimum: None };
+        let said = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1"), ..Contact::default() };
         let mut part = UserPart::default();
         part.take(family::RECORD, &[], &record(1, UnixSeconds(5)));
         part.take(family::LOW_WATER, &[], &clock(Clock(6)));
@@ -305,7 +327,7 @@ mod tests {
             assert_eq!(parse_contact(&contact(&said)), Some(said));
         }
         assert_eq!(parse_contact(&[FORMAT, 0]), Some(Contact::default()));
-        let simple = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1"), minimum: None };
+        let simple = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1"), ..Contact::default() };
         assert_eq!(parse_contact(&[FORMAT, 1, b'i', b'p', b'=', b'1']), Some(simple));
     }
 
@@ -322,13 +344,13 @@ mod tests {
     proptest! {
         #[test]
         fn odd_rows_are_counted_and_never_panic(
-            family in -1i8..8,
+            family in -2i8..8,
             key in prop::collection::vec(any::<u8>(), 0..40),
             value in prop::collection::vec(any::<u8>(), 0..80),
         ) {
             let mut part = UserPart::default();
             part.take(family, &key, &value);
-            prop_assert!(family <= 5 || part.damaged == 1);
+            prop_assert!((-1..=5).contains(&family) || part.damaged == 1);
             let _ = (message(&value), expires(&value), is_update(&key), RowLocation::chid(&key));
             let _ = part.into_row();
         }

@@ -23,6 +23,8 @@ pub const VERSION: i32 = 2;
 
 /// Numbers of the families: the column `family`.
 pub mod family {
+    /// `user`: the record of a bridged user. It stands before the others, so that a short page has it.
+    pub const BRIDGE: i8 = -1;
     /// `user`: that the user exists. The rest of its TTL gives the time at which it was last seen.
     pub const RECORD: i8 = 0;
     /// `user`: every message row at or below it is settled.

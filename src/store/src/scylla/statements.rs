@@ -7,7 +7,7 @@ use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
 
 use super::rows::RowLocation;
-use super::schema::family::{CHANNEL, CONTACT, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
+use super::schema::family::{BRIDGE, CHANNEL, CONTACT, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
 use super::stats::Statement;
 
 /// Change of one row of `user` or `message`.
@@ -121,10 +121,10 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
     let row = "uaid = ? AND family = ? AND clock = ? AND origin = ? AND key = ?";
     match statement {
         Statement::UserRead => format!("SELECT family, key, value FROM {user} WHERE uaid = ?"),
-        // Record, low water, user clock, contact and one channel.
+        // Bridge, record, low water, user clock, contact and one channel.
         Statement::UserCheck => format!(
             "SELECT family, key, value FROM {user} WHERE uaid = ? AND (family, key) IN \
-             (({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), ({CHANNEL}, ?))"
+             (({BRIDGE}, 0x), ({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), ({CHANNEL}, ?))"
         ),
         Statement::UserTimes => {
             format!("SELECT family, key, value, WRITETIME(value) FROM {user} WHERE uaid = ?")

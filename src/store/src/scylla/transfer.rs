@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use machine::ids::Uaid;
+use machine::ids::{Clock, Uaid};
 use machine::message::{Message, Topic};
+use machine::simplepush::Contact;
 use machine::{StoreOp, StoreReply};
 use scylla::response::PagingState;
 use scylla::routing::partitioner::{Murmur3Partitioner, Partitioner as _};
@@ -20,7 +21,7 @@ use super::blocking::block_on;
 use super::client::{Client, Failed, StatementContext};
 use super::ops::changes;
 use super::ops::read::read_rows;
-use super::ops::{updates, users};
+use super::ops::{bridges, updates, users};
 use super::rows::{self, RowLocation, UserPart};
 use super::schema::family;
 use super::statements::Change;
@@ -144,12 +145,18 @@ impl Work {
         // Last: a user with very many channels takes two batches, and without the record no reader sees the first.
         if there.record.is_none() {
             changes.push(users::put(family::CONTACT, Vec::new(), rows::contact(&user.contact), user.user_clock));
+            if let Some(bridge) = &user.contact.bridge {
+                changes.push(users::put(family::BRIDGE, Vec::new(), rows::bridge(bridge), user.user_clock));
+            }
             let record = rows::record(user.record_version, user.seen);
             changes.push(users::put(family::RECORD, Vec::new(), record, user.user_clock));
         }
         hand.change(&user.uaid, &changes).await.map_err(failed)?;
         if there.record.is_some_and(|(_, seen)| user.seen > seen) {
             users::touch(&hand, user.uaid, user.seen).await.map_err(refused)?;
+        }
+        if let Some(bridge) = user.contact.bridge.as_ref().filter(|_| there.bridge.is_some()) {
+            bridges::replace(&hand, user.uaid, Clock(0), bridge).await.map_err(refused)?;
         }
         Ok(())
     }
@@ -182,7 +189,7 @@ fn whole(uaid: Uaid, part: UserPart) -> Option<WholeUser> {
         user_clock: part.highest_but_presence(),
         may_have_messages: true,
         channels: part.channels.iter().map(channel).collect(),
-        contact: part.contact,
+        contact: Contact { bridge: part.bridge, ..part.contact },
     })
 }
 

@@ -6,6 +6,7 @@ use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
 use machine::simplepush::{Contact, Mode, Update, WakeData};
 use machine::time::UnixSeconds;
+use machine::upstream::{BridgeKind, Bridged};
 use machine::{RowKey, StoreOp};
 
 /// A fixed time within which nothing of the laws expires unless it should.
@@ -56,7 +57,22 @@ pub fn topical(user: u8, channel: u8, clock: u64, topic: &str) -> Message {
 }
 
 pub fn contact(mode: Mode, wake: &str) -> Box<Contact> {
-    Box::new(Contact { mode, wake: WakeData::new(wake), minimum: None })
+    Box::new(Contact { mode, wake: WakeData::new(wake), ..Contact::default() })
+}
+
+/// The record of a bridged user whose token was registered then.
+pub fn bridged(registered: u64) -> Box<Bridged> {
+    let token = format!("token {registered}").into();
+    let aps = registered.is_multiple_of(2).then(|| r#"{"mutable-content":1}"#.into());
+    let kind = if aps.is_some() { BridgeKind::Apns } else { BridgeKind::Fcm };
+    Box::new(Bridged { kind, app: "app".into(), token, aps, registered: Clock(registered), refused: None })
+}
+
+/// A first registration of a bridged user.
+pub fn register_bridged(user: u8, channel: u8, registered: u64) -> StoreOp {
+    let StoreOp::Register { uaid, chid, key, seen, presence, .. } = register(user, channel, 0) else { unreachable!() };
+    let contact = Some(Box::new(Contact { bridge: Some(bridged(registered)), ..Contact::default() }));
+    StoreOp::Register { uaid, chid, key, at: Clock(registered), seen, contact, presence }
 }
 
 pub fn update(user: u8, channel: u8, clock: u64, version: u64) -> Message {

@@ -6,7 +6,7 @@ use machine::ids::{Clock, KeyDigest};
 use machine::simplepush::{Contact, Mode};
 use machine::{RECORD_VERSION, RowKey, StoreOp, StoreReply};
 
-use super::sample::{NOW, chid, contact, message, topical, uaid, update};
+use super::sample::{NOW, bridged, chid, contact, message, topical, uaid, update};
 use crate::transfer::{Channel, Transfer, WholeUser};
 
 pub fn channel(n: u8, at: u64) -> Channel {
@@ -31,10 +31,15 @@ pub fn fill(store: &mut dyn Transfer) {
     for n in 1..=200u8 {
         let channels: Vec<_> = (1..=n % 4).map(|c| channel(c, u64::from(c) + 3)).collect();
         let simple = n % 4 == 3 && n % 3 == 0;
-        let told = if simple { *contact(Mode::Simple, "somewhere") } else { Contact::default() };
+        let is_bridged = n % 4 > 0 && n % 10 == 9 && !simple;
+        let told = match (simple, is_bridged) {
+            (true, _) => *contact(Mode::Simple, "somewhere"),
+            (_, true) => Contact { bridge: Some(bridged(u64::from(n))), ..Contact::default() },
+            _ => Contact::default(),
+        };
         store.put_users(&[WholeUser { contact: told, low_water: Clock(1), ..user(n, &channels) }]).unwrap();
         let publish = |message| StoreOp::Publish { message: Arc::new(message), checked: false };
-        if n % 4 > 0 && !simple {
+        if n % 4 > 0 && !simple && !is_bridged {
             let count = if n == 5 { 100 } else { u64::from(n) % 5 };
             for at in 0..count {
                 done(store, publish(message(n, 1, 100 + at)));

@@ -8,6 +8,7 @@
 //! - a user who is not there is written whole, with messages;
 //! - of a user who is there, a missing channel is added only when it was registered at or after the user's clock:
 //!   otherwise it may be missing because it was unregistered, and is left out;
+//! - a bridged user who is there gets a bridge that was registered later, and none otherwise;
 //! - messages of a user who is there are left out: they were written with the user, and may have been acked since.
 //!
 //! A user can come in parts. Every part but the last brings only messages, which no read sees before the last part has
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use machine::ids::Uaid;
 use machine::message::Message;
+use machine::simplepush::Contact;
 
 use super::port::{Transfer, TransferFault, WholeUser};
 
@@ -78,7 +80,11 @@ impl ImportCounts {
             missing.copied().partition(|channel| channel.registered_at >= there.user_clock);
         self.channels_added += added.len() as u64;
         self.channels_left_out += left_out.len() as u64;
-        if added.is_empty() && coming.seen <= there.seen {
+        let bridge = match &there.contact.bridge {
+            Some(_) => coming.contact.replacing(&there.contact).bridge,
+            None => None,
+        };
+        if added.is_empty() && coming.seen <= there.seen && bridge == there.contact.bridge {
             self.users_unchanged += 1;
             return ImportDecision::Nothing;
         }
@@ -88,7 +94,7 @@ impl ImportCounts {
             channels: added,
             user_clock,
             low_water: there.low_water,
-            contact: there.contact.clone(),
+            contact: Contact { bridge, ..there.contact.clone() },
             may_have_messages: false,
             ..coming.clone()
         }))

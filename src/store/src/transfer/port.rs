@@ -95,7 +95,8 @@ pub trait Transfer {
     fn put_rows(&mut self, rows: &[Arc<Message>]) -> Result<(), TransferFault>;
 
     /// Writes users, each atomically. An existing user keeps its channels with their keys and times, while those that
-    /// it lacks are added, and its `seen`, `low_water` and `user_clock` when they are greater. Writes carry the clocks
+    /// it lacks are added, and its `seen`, `low_water` and `user_clock` when they are greater. A bridged user gets a
+    /// newer bridge. Writes carry the clocks
     /// that the users have, so that in a store that settles conflicts by them newer ones win. Durable when it returns.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ impl ShardMachine {
         if message.ttl == 0 {
             return match self.send_once(cx, at, message) {
                 Disposition::Dropped => NodeAnswer::Busy,
-                Disposition::Direct | Disposition::Stored => NodeAnswer::Done,
+                Disposition::Direct | Disposition::Stored | Disposition::Bridged => NodeAnswer::Done,
             };
         }
         if self.is_in_window(&RowKey::of(&message)) || self.settling.ended_lately(message.uaid, message.stamp) {

@@ -70,6 +70,9 @@ impl ShardMachine {
             }
             Ok(message) => self.stamp(cx, message),
         };
+        if let Some(to) = contact.bridge {
+            return self.hand_over(cx, reply_to, to, message);
+        }
         let stamped = cx.now.mono;
         if let Some(at) = self.session_with(uaid, chid) {
             // The user connected here meanwhile.

@@ -6,6 +6,7 @@
 mod agent;
 mod close;
 mod node;
+mod registration;
 mod relay;
 mod sender;
 
@@ -15,10 +16,12 @@ pub use agent::{
 };
 pub use close::CloseReason;
 pub use node::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush};
+pub use registration::{Device, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand};
 pub use relay::{RelayCommand, RelayEvent};
 pub use sender::{Cancel, Cancelled, Disposition, Publish, Published, Refusal, SenderCommand, SenderEvent};
 
 use crate::ids::EmissionId;
+use crate::upstream::ForwardOutcome;
 
 use super::receipt::ReceiptAnswer;
 
@@ -28,6 +31,7 @@ pub enum Command {
     Agent(AgentCommand),
     Relay(RelayCommand),
     Sender(SenderCommand),
+    Registration(Box<RegistrationCommand>),
     Node(NodeCommand),
 }
 
@@ -37,6 +41,7 @@ pub enum Event {
     Agent(AgentEvent),
     Relay(RelayEvent),
     Sender(SenderEvent),
+    Registration(RegistrationAnswer),
     Node(NodeAnswer),
 }
 
@@ -46,7 +51,7 @@ impl Event {
         match self {
             Event::Agent(AgentEvent::Session(event)) => event.emission(),
             Event::Relay(RelayEvent::Of { event, .. }) => event.emission(),
-            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Node(_) => None,
+            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Registration(_) | Event::Node(_) => None,
         }
     }
 
@@ -55,7 +60,7 @@ impl Event {
         match self {
             Event::Agent(AgentEvent::Session(event)) => matches!(event, SessionEvent::Hello { minted: true, .. }),
             Event::Relay(RelayEvent::Of { event, .. }) => matches!(**event, SessionEvent::Hello { minted: true, .. }),
-            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Node(_) => false,
+            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Registration(_) | Event::Node(_) => false,
         }
     }
 }
@@ -77,6 +82,7 @@ carries! {
     Command: SessionCommand, command => Command::Agent(AgentCommand::Session(command));
     Command: RelayCommand, command => Command::Relay(command);
     Command: SenderCommand, command => Command::Sender(command);
+    Command: RegistrationCommand, command => Command::Registration(Box::new(command));
     Command: NodeCommand, command => Command::Node(command);
     Event: AgentEvent, event => Event::Agent(event);
     Event: SessionEvent, event => Event::Agent(AgentEvent::Session(event));
@@ -84,5 +90,7 @@ carries! {
     Event: Published, published => Event::Sender(SenderEvent::Published(published));
     Event: Cancelled, cancelled => Event::Sender(SenderEvent::Cancelled(cancelled));
     Event: ReceiptAnswer, answer => Event::Sender(SenderEvent::Receipt(answer));
+    Event: RegistrationAnswer, answer => Event::Registration(answer);
+    Event: ForwardOutcome, outcome => Event::Sender(SenderEvent::Forwarded(outcome));
     Event: NodeAnswer, answer => Event::Node(answer);
 }

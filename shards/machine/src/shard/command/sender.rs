@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
+use crate::upstream::{BridgeFailure, ForwardCall, ForwardOutcome};
 
 use super::super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::super::row::RowKey;
@@ -17,6 +18,8 @@ pub enum SenderCommand {
     Cancel(Box<Cancel>),
     /// `GET /r/{receipt}`. [`ReceiptAnswer`] answers, perhaps after a while.
     Receipt(Box<ReceiptQuery>),
+    /// A request of a forward endpoint. [`ForwardOutcome`] answers. It concerns no user, so the landing shard decides.
+    Forward(Arc<ForwardCall>),
 }
 
 /// Answers to an app server.
@@ -25,6 +28,7 @@ pub enum SenderEvent {
     Published(Published),
     Cancelled(Cancelled),
     Receipt(ReceiptAnswer),
+    Forwarded(ForwardOutcome),
 }
 
 /// A POST with a good token and VAPID (the shard where it landed answers 404 and 401).
@@ -84,6 +88,8 @@ pub enum Published {
         /// Seconds until a new try can succeed.
         retry_after: u32,
     },
+    /// The service of a bridged user did not take it, for this reason. Nothing was accepted.
+    NotBridged(BridgeFailure),
     /// 503 with Retry-After: storage, credit or tickets are exhausted. Nothing was accepted.
     Unavailable,
 }
@@ -97,6 +103,8 @@ pub enum Disposition {
     Stored,
     /// TTL 0 and no session that could take it.
     Dropped,
+    /// Taken by the service of a bridged user.
+    Bridged,
 }
 
 /// Outcome of a cancel: 204, or 503 when storage failed.

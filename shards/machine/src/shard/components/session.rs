@@ -297,7 +297,7 @@ mod tests {
         }
         link.hold(false);
         assert!(!link.holds() && !link.is_blocked() && link.named_minimum() == Some(Urgency::Low));
-        let simple = Contact { mode: Mode::Simple, minimum: Some(Urgency::High), wake: None };
+        let simple = Contact { mode: Mode::Simple, minimum: Some(Urgency::High), wake: None, ..Contact::default() };
         assert_eq!(Link::new(&simple).named_minimum(), None, "updates have no urgency");
     }
 

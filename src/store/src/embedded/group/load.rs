@@ -63,6 +63,10 @@ impl Group<'_> {
                 }
                 if new {
                     record.set_contact(&whole.contact);
+                } else if let Some(bridge) = &whole.contact.bridge
+                    && record.bridge().is_some_and(|there| bridge.is_newer_than(&there))
+                {
+                    record.set_bridge(bridge);
                 }
             });
         }

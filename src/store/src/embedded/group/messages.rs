@@ -19,10 +19,14 @@ impl Group<'_> {
         self.stats.store_publishes += 1;
         let Some(record) = self.user(message.uaid)? else { return Ok(StoreReply::NoSubscription) };
         let (mode, low_water, row_count) = (record.mode(), record.low_water(), record.row_count());
+        let bridge = record.bridge();
         let registration = self.registration(message.uaid, message.chid)?;
         let Some(registration) = registration else { return Ok(StoreReply::NoSubscription) };
         if message.mode() != mode {
             return Ok(StoreReply::OtherMode);
+        }
+        if let Some(bridge) = bridge {
+            return Ok(StoreReply::Bridged(Box::new(bridge)));
         }
         // A message at or below low water would never be read: such a straggler is kept like a saved row.
         let saved = message.stamp.clock <= low_water;

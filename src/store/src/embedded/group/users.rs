@@ -5,11 +5,12 @@ use machine::ids::{Chid, Clock, KeyDigest, Uaid};
 use machine::limits;
 use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
+use machine::upstream::Bridged;
 
 use super::{Group, Pending, WriteError};
 use crate::embedded::query;
 use crate::embedded::room::Room;
-use crate::embedded::rows::ChannelRow;
+use crate::embedded::rows::{ChannelRow, Record};
 
 impl Group<'_> {
     pub(super) fn touch(&mut self, uaid: Uaid, seen: UnixSeconds) -> Result<StoreReply, WriteError> {
@@ -84,6 +85,46 @@ impl Group<'_> {
             self.begin_removal(uaid)?;
         }
         Ok(StoreReply::Done)
+    }
+
+    /// Replaces the bridge of a user by a newer one. Operations of a user take effect one by one: a removal of the
+    /// earlier one that comes later finds this one.
+    pub(super) fn set_bridge(&mut self, uaid: Uaid, bridge: &Bridged) -> Result<StoreReply, WriteError> {
+        self.stats.store_contacts += 1;
+        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
+        if there.is_some_and(|there| bridge.is_newer_than(&there)) {
+            self.raise_clock(bridge.registered);
+            self.change(uaid, |record| {
+                record.set_bridge(bridge);
+                record.advance(bridge.registered);
+                record.saw(bridge.seen());
+            });
+        }
+        Ok(StoreReply::Done)
+    }
+
+    pub(super) fn mark_refused(
+        &mut self,
+        uaid: Uaid,
+        registered: Clock,
+        at: UnixSeconds,
+    ) -> Result<StoreReply, WriteError> {
+        self.stats.store_contacts += 1;
+        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
+        if let Some(bridge) = there.filter(|bridge| bridge.registered == registered && bridge.refused.is_none()) {
+            self.change(uaid, |record| record.set_bridge(&Bridged { refused: Some(at), ..bridge }));
+        }
+        Ok(StoreReply::Done)
+    }
+
+    /// Drops a user whose bridge is exactly this one.
+    pub(super) fn drop_bridged(&mut self, uaid: Uaid, registered: Clock) -> Result<StoreReply, WriteError> {
+        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
+        if there.is_none_or(|bridge| bridge.registered != registered) {
+            return Ok(StoreReply::Done);
+        }
+        self.stats.store_drops += 1;
+        self.drop_user(uaid)
     }
 
     /// Drops a user with its channels, of which there are at most `limits::CHANNELS_MAX`. Of its rows some are removed

@@ -1,5 +1,6 @@
 //! The embedded store beyond the laws: refusals, bounds, reclaiming and restarts.
 
+mod bridges;
 mod channels;
 mod crash;
 mod damage;
@@ -95,8 +96,8 @@ fn what_is_not_a_store_of_ours_is_refused() {
     std::fs::write(dir.path().join("diary.txt"), b"dear").expect("writable");
     assert!(refusal(dir.path()).contains("not a murre store"));
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("FORMAT"), b"murre embedded store, format 4\n").expect("writable");
-    assert!(refusal(dir.path()).contains("of another format (4)"));
+    std::fs::write(dir.path().join("FORMAT"), b"murre embedded store, format 5\n").expect("writable");
+    assert!(refusal(dir.path()).contains("of another format (5)"));
     let file = dir.path().join("FORMAT");
     assert!(refusal(&file).contains("cannot create the store directory"));
 }

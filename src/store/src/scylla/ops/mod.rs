@@ -6,6 +6,8 @@
 //!
 //! Lives on: the store's runtime, inside the task of one operation.
 
+pub(super) mod bridges;
+
 pub(super) mod changes;
 
 mod pages;
@@ -40,6 +42,9 @@ pub(super) async fn carry_out(hand: &StatementContext<'_>, known: &UserCache, op
         StoreOp::ClearPresence { uaid, presence } => users::clear_presence(hand, *uaid, presence).await,
         StoreOp::Unregister { uaid, chid, at } => users::unregister(hand, known, *uaid, *chid, *at).await,
         StoreOp::DropUser { uaid } => users::drop(hand, known, *uaid).await,
+        StoreOp::SetBridge { uaid, bridge } => bridges::set(hand, known, *uaid, bridge).await,
+        StoreOp::MarkRefused { uaid, registered, at } => bridges::mark(hand, *uaid, *registered, *at).await,
+        StoreOp::DropBridged { uaid, registered } => bridges::drop(hand, known, *uaid, *registered).await,
         StoreOp::Publish { message, checked } => store::publish(hand, known, message, *checked).await,
         StoreOp::Save { messages } => store::save(hand, known, messages).await,
         StoreOp::Topics { uaid, after, limit, now } => pages::topics(hand, known, *uaid, *after, *limit, *now).await,

@@ -37,6 +37,9 @@ pub(super) async fn publish(
         if message.mode() != part.contact.mode {
             return Ok(StoreReply::OtherMode);
         }
+        if let Some(bridge) = part.bridge {
+            return Ok(StoreReply::Bridged(bridge));
+        }
         low_water = low_water.max(part.low_water);
     }
     if message.ttl == 0 {

@@ -17,7 +17,7 @@ use super::read::{misread, read_part, read_user, sound};
 use crate::IDLE_SECONDS_MAX;
 
 /// Seconds that rows of a user live without a `Touch`.
-const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;
+pub(super) const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;
 
 pub(super) async fn load(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
     let part = read_user(hand, known, uaid).await?;
@@ -60,34 +60,23 @@ pub(super) async fn locate(hand: &StatementContext<'_>, known: &UserCache, uaid:
 /// writes the next one. Low water is not written again either: it has lived as long as every message that it covers,
 /// and its timestamp is its value.
 pub(in super::super) async fn touch(hand: &StatementContext<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
-    let (mut changes, mut known, mut state) = (Vec::new(), false, None);
-    let mut newest = Clock(0);
-    loop {
-        let (found, next) = hand.read(Statement::UserTimes, &(rows::uaid(&uaid),), state, true).await?;
-        let found = found.rows::<(i8, &[u8], &[u8], i64)>().map_err(|error| misread(hand, &error))?;
-        for row in found {
-            let (family, key, value, at) = row.map_err(|error| misread(hand, &error))?;
-            let at = at.saturating_add(1);
-            let mut value = value.to_vec();
-            match family {
-                family::LOW_WATER | family::PRESENCE => continue,
-                family::RECORD => {
-                    if let Some((version, before)) = rows::parse_record(&value) {
-                        known = true;
-                        value = rows::record(version, before.max(seen));
-                    }
+    let (mut changes, mut known, mut newest) = (Vec::new(), false, Clock(0));
+    for TimedRow { family, key, mut value, at } in read_timed(hand, uaid).await? {
+        let at = at.saturating_add(1);
+        match family {
+            family::LOW_WATER | family::PRESENCE => continue,
+            family::RECORD => {
+                if let Some((version, before)) = rows::parse_record(&value) {
+                    known = true;
+                    value = rows::record(version, before.max(seen));
                 }
-                family::USER_CLOCK => newest = newest.max(rows::parse_clock(&value).unwrap_or_default()),
-                _ => {}
             }
-            newest = newest.max(Clock(at.unsigned_abs()));
-            if family != family::USER_CLOCK {
-                changes.push(Change::UserPut { family, key: key.to_vec(), value, at, ttl: USER_TTL });
-            }
+            family::USER_CLOCK => newest = newest.max(rows::parse_clock(&value).unwrap_or_default()),
+            _ => {}
         }
-        match next {
-            Some(_) => state = next,
-            None => break,
+        newest = newest.max(Clock(at.unsigned_abs()));
+        if family != family::USER_CLOCK {
+            changes.push(Change::UserPut { family, key, value, at, ttl: USER_TTL });
         }
     }
     if known {
@@ -95,6 +84,31 @@ pub(in super::super) async fn touch(hand: &StatementContext<'_>, uaid: Uaid, see
         hand.change(&uaid, &changes).await?;
     }
     Ok(StoreReply::Done)
+}
+
+/// A row of `user` with its timestamp.
+pub(super) struct TimedRow {
+    pub(super) family: i8,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+    pub(super) at: i64,
+}
+
+/// Reads the whole partition of a user.
+pub(super) async fn read_timed(hand: &StatementContext<'_>, uaid: Uaid) -> Result<Vec<TimedRow>, Failed> {
+    let (mut rows, mut state) = (Vec::new(), None);
+    loop {
+        let (found, next) = hand.read(Statement::UserTimes, &(rows::uaid(&uaid),), state, true).await?;
+        let found = found.rows::<(i8, &[u8], &[u8], i64)>().map_err(|error| misread(hand, &error))?;
+        for row in found {
+            let (family, key, value, at) = row.map_err(|error| misread(hand, &error))?;
+            rows.push(TimedRow { family, key: key.to_vec(), value: value.to_vec(), at });
+        }
+        match next {
+            Some(_) => state = next,
+            None => return Ok(rows),
+        }
+    }
 }
 
 pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
@@ -119,6 +133,10 @@ pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op:
     }
     if let Some(contact) = contact {
         changes.push(put(family::CONTACT, Vec::new(), rows::contact(contact), at));
+        let there = part.bridge.as_ref();
+        if let Some(bridge) = contact.bridge.as_ref().filter(|new| there.is_none_or(|there| new.is_newer_than(there))) {
+            changes.push(put(family::BRIDGE, Vec::new(), rows::bridge(bridge), at));
+        }
     }
     if !there {
         changes.push(put(family::CHANNEL, chid.0.to_vec(), rows::channel(at, key.as_ref()), at));
@@ -227,13 +245,13 @@ pub(super) async fn check(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -
 
 /// The clock of a write on a user: that of its owner, and later than everything there is, also when the owner's clock
 /// is behind.
-fn later(known: &UserCache, uaid: Uaid, part: &UserPart, at: Clock) -> Clock {
+pub(super) fn later(known: &UserCache, uaid: Uaid, part: &UserPart, at: Clock) -> Clock {
     let dropped_at = known.get(uaid, |user| user.dropped_at).unwrap_or_default();
     at.max(Clock(part.highest().max(dropped_at).0.saturating_add(1)))
 }
 
 /// Places and timestamps of every message of a user.
-async fn for_each_message(
+pub(super) async fn for_each_message(
     hand: &StatementContext<'_>,
     uaid: Uaid,
     mut take: impl FnMut(RowLocation, i64),

@@ -3,6 +3,8 @@
 //! `TEST_CQL` names one that runs; without it the first test that asks starts one, which ends with the tests. A
 //! test fails when there is none. Every store of a test has UAIDs of its own, so tests may run beside each other.
 
+mod bridges;
+
 mod faults;
 
 mod midnight;
@@ -77,6 +79,9 @@ impl Apart {
                 | StoreOp::ClearPresence { uaid, .. }
                 | StoreOp::Unregister { uaid, .. }
                 | StoreOp::DropUser { uaid }
+                | StoreOp::SetBridge { uaid, .. }
+                | StoreOp::MarkRefused { uaid, .. }
+                | StoreOp::DropBridged { uaid, .. }
                 | StoreOp::Topics { uaid, .. }
                 | StoreOp::Messages { uaid, .. }) = &mut other
                 else {

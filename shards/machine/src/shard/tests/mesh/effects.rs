@@ -55,6 +55,7 @@ impl Mesh {
             Effect::Mail(to, mail) => self.mail.push_back((usize::from(to.0), mail)),
             Effect::Store(ticket, op) => self.store.submit(shard, ticket, op),
             Effect::Peer(ticket, op) => self.calls.push_back((shard, ticket, op)),
+            Effect::Upstream(ticket, op) => self.upstream_calls.push_back((shard, ticket, op)),
             Effect::LedgerAppend(slot, message) => {
                 let before = self.ledger.insert((shard, slot.0), message);
                 assert!(before.is_none(), "a ledger slot is dead before it is used again");
@@ -80,6 +81,14 @@ impl Mesh {
             }
             Event::Sender(SenderEvent::Receipt(answer)) => {
                 self.receipts.insert((shard, conn.slot), answer);
+                return;
+            }
+            Event::Registration(answer) => {
+                self.registrations.insert((shard, conn.slot), answer);
+                return;
+            }
+            Event::Sender(SenderEvent::Forwarded(outcome)) => {
+                self.answers.insert((shard, conn.slot), format!("{outcome:?}"));
                 return;
             }
             Event::Node(answer) => {

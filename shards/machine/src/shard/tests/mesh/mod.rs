@@ -17,6 +17,7 @@ use crate::shard::tests::script::Script;
 use crate::shard::*;
 use crate::simplepush::WakeData;
 use crate::time::{Instant, Now, TimeSpan, UnixSeconds};
+use crate::upstream::UpstreamOp;
 
 pub use effects::Said;
 pub use nodes::{Line, node_id, notify};
@@ -46,9 +47,10 @@ pub struct Mesh {
     pub placement: Placement,
     pub sockets: Vec<Place>,
     /// Answers to POSTs, cancels and node requests by connection slot.
-    answers: BTreeMap<(usize, u32), String>,
+    pub answers: BTreeMap<(usize, u32), String>,
     published: BTreeMap<(usize, u32), Published>,
     receipts: BTreeMap<(usize, u32), ReceiptAnswer>,
+    registrations: BTreeMap<(usize, u32), RegistrationAnswer>,
     pub mail: VecDeque<(usize, Mail)>,
     /// Moves under way: the descriptor half, and the mail half.
     pub descriptors: VecDeque<(Socket, usize, Claim)>,
@@ -64,6 +66,8 @@ pub struct Mesh {
     pub versions: BTreeMap<Stamp, (Chid, u64)>,
     /// Calls between nodes under way.
     pub calls: VecDeque<(usize, StoreTicket, PeerOp)>,
+    /// Calls of services under way.
+    pub upstream_calls: VecDeque<(usize, StoreTicket, UpstreamOp)>,
     /// Calls to read storage that got no answer; the peer client repeats them.
     pub owed: Vec<PeerOp>,
     /// Fate of the calls to each node.
@@ -106,6 +110,7 @@ impl Mesh {
             answers: BTreeMap::new(),
             published: BTreeMap::new(),
             receipts: BTreeMap::new(),
+            registrations: BTreeMap::new(),
             mail: VecDeque::new(),
             descriptors: VecDeque::new(),
             arrivals: VecDeque::new(),
@@ -116,6 +121,7 @@ impl Mesh {
             woken: Vec::new(),
             versions: BTreeMap::new(),
             calls: VecDeque::new(),
+            upstream_calls: VecDeque::new(),
             owed: Vec::new(),
             lines: Vec::new(),
             channels: None,

@@ -7,6 +7,7 @@ use crate::ids::{Stamp, Uaid};
 use crate::message::{Message, Topic, Urgency};
 use crate::shard::*;
 use crate::time::{TimeSpan, UnixSeconds};
+use crate::upstream::{BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
 
 impl Mesh {
     /// Sends a POST to `shard`; its answer is looked up later.
@@ -50,6 +51,41 @@ impl Mesh {
         self.step(shard, Input::Command { conn, command: command.into() });
         self.run();
         self.answers.get(&(shard, conn.slot)).cloned().expect("the request was answered")
+    }
+
+    /// Sends a call of the registration API to `shard`; its answer is taken later.
+    pub fn start_registration(&mut self, shard: usize, uaid: Uaid, call: RegistrationCall) -> (usize, u32) {
+        let conn = self.conn();
+        let command = RegistrationCommand { uaid, call }.into();
+        self.step(shard, Input::Command { conn, command });
+        self.run();
+        (shard, conn.slot)
+    }
+
+    pub fn registration_said(&mut self, asked: (usize, u32)) -> Option<RegistrationAnswer> {
+        self.registrations.remove(&asked)
+    }
+
+    pub fn registration(&mut self, shard: usize, uaid: Uaid, call: RegistrationCall) -> RegistrationAnswer {
+        let asked = self.start_registration(shard, uaid, call);
+        self.registration_said(asked).expect("the call was answered")
+    }
+
+    /// Answers the oldest call of a service.
+    pub fn answer_upstream(&mut self, outcome: BridgeOutcome) -> Arc<Bridged> {
+        let (shard, ticket, op) = self.upstream_calls.pop_front().expect("a call is under way");
+        let UpstreamOp::Bridge { to, .. } = op else { panic!("{op:?}") };
+        self.step(shard, Input::Upstream { ticket, reply: UpstreamReply::Bridge(outcome) });
+        self.run();
+        to
+    }
+
+    /// Sends a POST for a bridged user whose service answers so.
+    pub fn post_bridged(&mut self, shard: usize, message: Message, outcome: BridgeOutcome) -> Published {
+        let post = self.start_post(shard, message);
+        self.run();
+        self.answer_upstream(outcome);
+        self.answer_to(post).expect("the POST was answered")
     }
 
     /// Sends a receipt request for this message to `shard`; its answer is looked up later.

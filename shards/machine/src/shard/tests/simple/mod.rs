@@ -36,7 +36,7 @@ impl Mesh {
     fn simple_user(&mut self, shard: usize, wake: Option<&str>) -> Uaid {
         let uaid = self.known_user(shard);
         let wake = wake.and_then(WakeData::new);
-        let contact = Box::new(Contact { mode: Reach::Simple, wake, minimum: None });
+        let contact = Box::new(Contact { mode: Reach::Simple, wake, ..Contact::default() });
         self.store.done(&StoreOp::SetContact { uaid, contact, durable: true });
         uaid
     }

@@ -1,0 +1,152 @@
+//! Notifications of bridged users (ARCHITECTURE.md 8.11): the shard where the POST landed calls the service, and its
+//! answer is the answer to the sender. Nothing is stored and nothing is sent again. The owner decides on refusals of
+//! the device, each for the token that was refused only.
+
+use std::sync::Arc;
+
+use crate::ids::ConnId;
+use crate::limits;
+use crate::message::Message;
+use crate::simplepush::Mode;
+use crate::time::UnixSeconds;
+use crate::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp};
+
+use super::command::{Disposition, Published};
+use super::components::requests::ReplyTo;
+use super::composer::{ShardMachine, StepContext};
+use super::handover::{BridgeHandover, DeviceRefused};
+use super::input::Effect;
+use super::mail::{Mail, Reply};
+use super::pending_bridge::{BridgeCall, PendingRefusal};
+use super::pending_op::{PendingOp, PendingUpstreamOp};
+use super::pending_publish::PendingPublish;
+use super::shard_requests::answer_conn;
+use super::store::{StoreError, StoreOp, StoreReply};
+
+impl ShardMachine {
+    /// Handles the answer of storage that the user of a message has a bridge: nothing was stored.
+    pub(super) fn publish_bridged(&mut self, cx: &mut StepContext<'_>, work: PendingPublish, to: Box<Bridged>) {
+        let uaid = work.row.uaid;
+        if work.orders() {
+            self.writes.end(uaid);
+        }
+        self.rates.refund_budget(cx.now, uaid, work.charged);
+        match work.refusal {
+            Some(refusal) => self.answer(cx, work.reply_to, Published::Refused(refusal)),
+            None => self.hand_over(cx, work.reply_to, to, work.message),
+        }
+    }
+
+    /// Brings a notification to the shard where its POST landed.
+    pub(super) fn hand_over(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        reply_to: ReplyTo<Published>,
+        to: Box<Bridged>,
+        message: Arc<Message>,
+    ) {
+        if message.mode() != Mode::WebPush {
+            self.stats.publishes_other_mode += 1;
+            self.answer(cx, reply_to, Published::OtherMode);
+            return;
+        }
+        let handover = BridgeHandover { to: Arc::from(to), message };
+        match reply_to {
+            ReplyTo::Local(conn) => self.call_bridge(cx, conn, handover),
+            ReplyTo::Remote(caller) => {
+                let reply = Mail::Reply { id: caller.id, reply: Reply::Bridge(Box::new(handover)) };
+                cx.effects.push_back(Effect::Mail(caller.shard, reply));
+            }
+        }
+    }
+
+    /// Hands a notification to the service of its user.
+    pub(super) fn call_bridge(&mut self, cx: &mut StepContext<'_>, conn: ConnId, handover: BridgeHandover) {
+        let op = UpstreamOp::Bridge { to: handover.to.clone(), message: handover.message.clone() };
+        let work = PendingUpstreamOp::Bridge(Box::new(BridgeCall { conn, handover }));
+        if self.call_upstream(cx, work, op).is_err() {
+            self.stats.publishes_unavailable += 1;
+            answer_conn(cx, conn, Published::Unavailable);
+        }
+    }
+
+    /// Answers the POST with the outcome at the service.
+    pub(super) fn bridge_replied(&mut self, cx: &mut StepContext<'_>, call: BridgeCall, outcome: BridgeOutcome) {
+        let BridgeCall { conn, handover: BridgeHandover { to, message } } = call;
+        let ended = match outcome {
+            BridgeOutcome::Sent => {
+                self.stats.bridged += 1;
+                let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Bridged };
+                return answer_conn(cx, conn, accepted);
+            }
+            BridgeOutcome::Failed(failure) => return answer_conn(cx, conn, Published::NotBridged(failure)),
+            BridgeOutcome::Gone => true,
+            BridgeOutcome::Doubted => to.refused.is_some_and(|since| is_believed(since, cx.now.unix())),
+        };
+        self.stats.bridges_refused += 1;
+        let (uaid, chid, marked) = (message.uaid, message.chid, to.refused.is_some());
+        self.device_refused_command(cx, conn, DeviceRefused { uaid, chid, registered: to.registered, ended, marked });
+    }
+
+    /// Decides as the owner on a refusal of a device.
+    pub(super) fn device_refused(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        reply_to: ReplyTo<Published>,
+        refused: DeviceRefused,
+    ) {
+        let DeviceRefused { uaid, chid, registered, ended, marked } = refused;
+        if !ended {
+            if !marked && self.tickets.room() {
+                // Lost: the next refusal is the first.
+                let op = StoreOp::MarkRefused { uaid, registered, at: cx.now.unix() };
+                self.submit(cx, PendingOp::Touch, op);
+            }
+            self.answer(cx, reply_to, Published::NotBridged(BridgeFailure::Configuration));
+        } else if self.tickets.room() && self.registering.begin(uaid) {
+            let work = PendingRefusal { reply_to, refused, changing: false };
+            self.submit(cx, PendingOp::DeviceRefused(Box::new(work)), StoreOp::Locate { uaid, chid });
+        } else {
+            // The device may be a new one by the next try.
+            self.answer(cx, reply_to, Published::Unavailable);
+        }
+    }
+
+    pub(super) fn refusal_stored(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        work: PendingRefusal,
+        result: Result<StoreReply, StoreError>,
+    ) {
+        let PendingRefusal { reply_to, refused, changing } = work;
+        let DeviceRefused { uaid, registered, .. } = refused;
+        let answer = match result {
+            Err(_) => Published::Unavailable,
+            Ok(_) if changing => {
+                self.stats.bridges_removed += 1;
+                self.end_receipts_of_user(uaid);
+                Published::NoSubscription
+            }
+            Ok(reply) => match reply.user().map(|user| user.contact.bridge) {
+                None => Published::NoSubscription,
+                Some(Some(bridge)) if bridge.registered == registered => {
+                    let work = PendingRefusal { reply_to, refused, changing: true };
+                    let op = StoreOp::DropBridged { uaid, registered };
+                    return self.submit(cx, PendingOp::DeviceRefused(Box::new(work)), op);
+                }
+                // The user has another device by now: a new try reaches it.
+                Some(_) => Published::Unavailable,
+            },
+        };
+        if answer == Published::NoSubscription {
+            self.stats.publishes_unregistered += 1;
+        }
+        self.registering.end(uaid);
+        self.answer(cx, reply_to, answer);
+    }
+}
+
+/// Returns true if a token that was refused at `since` and is refused again now has ended.
+fn is_believed(since: UnixSeconds, now: UnixSeconds) -> bool {
+    now.0 >= since.0.saturating_add(limits::REFUSED_TOKEN_SECONDS)
+}

@@ -1,0 +1,39 @@
+//! State of calls about bridged users: at their service, and at storage.
+
+use crate::ids::{Chid, ConnId, Uaid};
+
+use super::command::{NewChannel, Published, RegistrationAnswer, RegistrationCall};
+use super::components::requests::ReplyTo;
+use super::handover::{BridgeHandover, DeviceRefused};
+
+/// A POST that is at the service of its user. Shard where it landed; bounded by `limits::UPSTREAM_CALLS_MAX`.
+pub(super) struct BridgeCall {
+    pub conn: ConnId,
+    pub handover: BridgeHandover,
+}
+
+/// A refusal at storage: the user is read, then changed.
+pub(super) struct PendingRefusal {
+    pub reply_to: ReplyTo<Published>,
+    pub refused: DeviceRefused,
+    /// True behind the read.
+    pub changing: bool,
+}
+
+/// A call at storage.
+pub(super) struct PendingRegistration {
+    pub reply_to: ReplyTo<RegistrationAnswer>,
+    pub uaid: Uaid,
+    pub next: RegistrationStep,
+}
+
+/// What the reply of storage is to.
+pub(super) enum RegistrationStep {
+    /// The read of the user, before this call.
+    Load(RegistrationCall),
+    /// The write of a channel.
+    Register(NewChannel),
+    Unregister(Chid),
+    Update,
+    Remove,
+}

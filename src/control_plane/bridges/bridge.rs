@@ -1,0 +1,96 @@
+//! The three bridges: what each asks of its service, and what its answers mean.
+//!
+//! A bridge makes a request of a notification ([`Bridge::prepare`]), adds its credentials ([`Bridge::authorize`]) and
+//! reads the answer ([`Bridge::judge`]). Connections, deadlines, second attempts, breaker and guard are the same for
+//! all ([`super::profile`]).
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use machine::message::Message;
+use machine::upstream::Bridged;
+
+use super::apns::{self, Apns};
+use super::fcm::Fcm;
+use super::judgement::Judgement;
+use super::request::{Answer, Authorization, CredentialAges, Prepared};
+use super::stub;
+
+/// Bridge of one profile.
+pub(super) enum Bridge {
+    Fcm(Fcm),
+    Apns(Box<Apns>),
+    /// A service inside the server.
+    Stub,
+}
+
+impl Bridge {
+    /// Makes the request. An error is the outcome without a call, for example because the payload is too large.
+    pub fn prepare(&self, to: &Arc<Bridged>, message: &Message, _now: SystemTime) -> Result<Prepared, Judgement> {
+        match self {
+            Bridge::Fcm(fcm) => fcm.prepare(to, message),
+            Bridge::Apns(apns) => apns.prepare(to, message),
+            Bridge::Stub => Err(stub::judge(to)),
+        }
+    }
+
+    /// Returns the credentials, waiting for the first ones if need be. An error is the outcome without a call.
+    pub async fn authorize(&self) -> Result<Authorization, Judgement> {
+        match self {
+            Bridge::Fcm(fcm) => fcm.authorize().await,
+            Bridge::Apns(apns) => apns.authorize(),
+            Bridge::Stub => Ok(Authorization { header: None, generation: 0 }),
+        }
+    }
+
+    /// Discards credentials that the service refused. Returns true if others are to be had for a second attempt.
+    pub fn renew(&self, refused: &Authorization) -> bool {
+        match self {
+            Bridge::Fcm(fcm) => fcm.renew(refused.generation),
+            Bridge::Apns(apns) => apns.renew(refused.generation),
+            Bridge::Stub => false,
+        }
+    }
+
+    /// Keeps the credentials of the same profile before a reload, if they are to change seldom.
+    pub fn adopt(&mut self, before: &Bridge) {
+        if let (Bridge::Apns(apns), Bridge::Apns(before)) = (self, before) {
+            apns.adopt(before);
+        }
+    }
+
+    /// Reads an answer.
+    pub fn judge(&self, answer: &Answer, to: &Bridged, now: SystemTime) -> Judgement {
+        match self {
+            Bridge::Fcm(_) => super::fcm::judge(answer, now),
+            Bridge::Apns(apns) => apns.judge(answer.status.as_u16(), &answer.body, to),
+            Bridge::Stub => Judgement::no_answer_of_ours(answer.status.as_u16()),
+        }
+    }
+
+    /// Renews credentials that expire soon. Called about ten times a second, on the control plane.
+    pub fn tick(&self) {
+        match self {
+            Bridge::Fcm(fcm) => fcm.tick(),
+            Bridge::Apns(_) | Bridge::Stub => {}
+        }
+    }
+
+    /// Returns the age of the credentials.
+    pub fn ages(&self) -> CredentialAges {
+        match self {
+            Bridge::Fcm(fcm) => CredentialAges { token: fcm.token_age(), certificate_expires: None },
+            Bridge::Apns(apns) => apns.ages(),
+            Bridge::Stub => CredentialAges::default(),
+        }
+    }
+
+    /// Text of the error line when the guard becomes active: what an operator should check.
+    pub fn guard_hint(&self) -> &'static str {
+        match self {
+            Bridge::Fcm(_) => "check project_id and the credential of this profile in bridge.fcm.credentials",
+            Bridge::Apns(_) => apns::GUARD_HINT,
+            Bridge::Stub => "the stub refuses on request",
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The one task that hands notifications to mobile bridges.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::judgement::{Judgement, Reason};
+use super::name::BridgeName;
+use super::profile::{Job, Next, Profile, Service, attempt};
+use super::queue::{UpstreamCall, UpstreamQueue};
+use super::settings::{Bounds, BridgeSettings};
+use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
+
+/// Task that makes the calls. Lives on the control plane.
+pub(in crate::control_plane) struct BridgeDriver {
+    queue: Arc<UpstreamQueue>,
+    bounds: Bounds,
+    /// By number; those of settings that are no longer in force stay until their calls have ended.
+    profiles: HashMap<u64, Profile>,
+    /// Profiles in force.
+    names: HashMap<(BridgeKind, Box<str>), u64>,
+    next: u64,
+    /// Calls of records whose profile is not configured.
+    strays: HashMap<BridgeKind, ProfileStats>,
+    tasks: Tasks,
+    snapshots: Arc<ProfileSnapshots>,
+}
+
+impl BridgeDriver {
+    pub fn new(queue: Arc<UpstreamQueue>, settings: BridgeSettings) -> BridgeDriver {
+        let mut driver = BridgeDriver {
+            queue,
+            bounds: settings.bounds,
+            profiles: HashMap::new(),
+            names: HashMap::new(),
+            next: 0,
+            strays: HashMap::new(),
+            tasks: JoinSet::new(),
+            snapshots: Arc::default(),
+        };
+        driver.use_settings(settings);
+        driver
+    }
+
+    /// Returns the state of each profile, for operators.
+    pub fn snapshots(&self) -> Arc<ProfileSnapshots> {
+        Arc::clone(&self.snapshots)
+    }
+
+    /// Makes calls for ever.
+    ///
+    /// # Errors
+    /// If the operating system refuses to listen for the bell.
+    pub async fn run(mut self) -> io::Result<()> {
+        let queue = Arc::clone(&self.queue);
+        let bell = queue.lane.bell()?;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                call = queue.lane.pop(&bell) => {
+                    self.reload();
+                    self.take(call?);
+                    for _ in 1..CALLS_AT_ONCE {
+                        let Some(call) = queue.lane.try_pop() else { break };
+                        self.take(call);
+                    }
+                }
+                // A task is never cancelled, and a panic ends the process.
+                Some(Ok((profile, job, judgement))) = self.tasks.join_next() => {
+                    self.ended(profile, job, judgement);
+                    for _ in 1..CALLS_AT_ONCE {
+                        let Some(Ok((profile, job, judgement))) = self.tasks.try_join_next() else { break };
+                        self.ended(profile, job, judgement);
+                    }
+                }
+                _ = tick.tick() => self.tick(),
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        if let Some(settings) = self.queue.take_settings() {
+            self.use_settings(settings);
+        }
+    }
+
+    fn use_settings(&mut self, settings: BridgeSettings) {
+        let mut before: HashMap<Arc<BridgeName>, (ProfileStats, Arc<Service>)> = HashMap::new();
+        for number in self.names.drain().map(|(_, number)| number) {
+            if let Some(old) = self.profiles.get(&number) {
+                before.insert(Arc::clone(&old.name), (old.stats.clone(), Arc::clone(&old.service)));
+            }
+        }
+        self.bounds = settings.bounds;
+        for mut profile in settings.profiles {
+            let old = before.remove(&profile.name);
+            if let Some((_, service)) = &old {
+                profile.bridge.adopt(&service.bridge);
+            }
+            let mut profile = Profile::new(profile);
+            // Counters never go back.
+            if let Some((stats, _)) = old {
+                profile.stats = stats;
+            }
+            self.names.insert((profile.name.kind, profile.name.app.clone()), self.next);
+            self.profiles.insert(self.next, profile);
+            self.next += 1;
+        }
+    }
+
+    fn take(&mut self, call: UpstreamCall) {
+        let now = Instant::now();
+        let to = &call.op.to;
+        if to.token.is_empty() || to.app.is_empty() {
+            // An imported record may lack its token or app: that user cannot be reached any more.
+            return reply(call, BridgeOutcome::Gone);
+        }
+        let number = self.names.get(&(to.kind, to.app.clone())).copied();
+        let Some((number, profile)) = number.and_then(|number| Some((number, self.profiles.get_mut(&number)?))) else {
+            self.strays.entry(to.kind).or_insert_with(ProfileStats::new).count(Reason::Config);
+            return reply(call, BridgeOutcome::Failed(BridgeFailure::Configuration));
+        };
+        let Some(job) = profile.prepare(call, now) else { return };
+        if profile.in_flight < self.bounds.in_flight_max && profile.waiting.is_empty() {
+            return start(&mut self.tasks, number, profile, job, now);
+        }
+        let fits = profile.waiting.len() < self.bounds.waiting_max && self.has_bytes(number, job.bytes());
+        let Some(profile) = self.profiles.get_mut(&number) else { return };
+        if !fits {
+            return profile.refused(job, now);
+        }
+        profile.waiting_bytes += job.bytes();
+        profile.waiting.push_back(job);
+    }
+
+    /// Returns true if a call of this profile with this many bytes may wait. Half of the room is for all; of the other
+    /// half, each profile has its share.
+    fn has_bytes(&self, number: u64, bytes: usize) -> bool {
+        let half = self.bounds.waiting_bytes_max / 2;
+        let share = half / self.names.len().max(1);
+        let beyond = |held: usize| held.saturating_sub(share);
+        let of =
+            |(of, profile): (&u64, &Profile)| beyond(profile.waiting_bytes + if *of == number { bytes } else { 0 });
+        self.profiles.iter().map(of).sum::<usize>() <= half
+    }
+
+    fn ended(&mut self, number: u64, job: Job, judgement: Judgement) {
+        let now = Instant::now();
+        let Some(profile) = self.profiles.get_mut(&number) else { return };
+        match profile.ended(job, judgement, now) {
+            Next::Again(job) => spawn(&mut self.tasks, number, profile, *job),
+            Next::Over => start_waiting(&mut self.tasks, self.bounds, number, profile, now),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.reload();
+        let now = Instant::now();
+        for (number, profile) in &mut self.profiles {
+            while profile.waiting.front().is_some_and(|job| now >= job.deadline) {
+                if let Some(job) = profile.waiting.pop_front() {
+                    profile.waiting_bytes -= job.bytes();
+                    profile.expired(job, now);
+                }
+            }
+            start_waiting(&mut self.tasks, self.bounds, *number, profile, now);
+            if let Some(connections) = &profile.service.connections {
+                connections.close_idle(now);
+            }
+        }
+        let (names, profiles) = (&self.names, &mut self.profiles);
+        let in_force = |number: &u64| names.values().any(|of| of == number);
+        profiles.retain(|number, profile| in_force(number) || profile.in_flight > 0 || !profile.waiting.is_empty());
+        for number in names.values() {
+            if let Some(profile) = profiles.get(number) {
+                profile.service.bridge.tick();
+            }
+        }
+        self.show(now);
+    }
+
+    fn show(&mut self, now: Instant) {
+        let shown = self.names.values().filter_map(|number| self.profiles.get(number)).map(|profile| ProfileSnapshot {
+            name: Arc::clone(&profile.name),
+            stats: profile.stats.clone(),
+            in_flight: profile.in_flight,
+            waiting: profile.waiting.len(),
+            waiting_bytes: profile.waiting_bytes,
+            is_breaker_open: profile.breaker.is_open(),
+            is_guard_active: profile.guard.is_active(now),
+            ages: profile.service.bridge.ages(),
+        });
+        // Their names are whatever a record holds, so they share an empty one.
+        let strays = self.strays.iter().map(|(kind, stats)| ProfileSnapshot::of_strays(*kind, stats.clone()));
+        let mut all: Vec<ProfileSnapshot> = shown.chain(strays).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        *self.snapshots.look() = all;
+    }
+}
+
+/// Answers a call that belongs to no profile.
+fn reply(call: UpstreamCall, outcome: BridgeOutcome) {
+    if let Some((queue, ticket)) = call.back {
+        queue.push(ticket, outcome);
+    }
+}
+
+type Tasks = JoinSet<(u64, Job, Judgement)>;
+
+/// Starts calls that wait, as far as there is room.
+fn start_waiting(tasks: &mut Tasks, bounds: Bounds, number: u64, profile: &mut Profile, now: Instant) {
+    while profile.in_flight < bounds.in_flight_max || profile.breaker.refuses(now).is_some() {
+        let Some(job) = profile.waiting.pop_front() else { return };
+        profile.waiting_bytes -= job.bytes();
+        start(tasks, number, profile, job, now);
+    }
+}
+
+fn start(tasks: &mut Tasks, number: u64, profile: &mut Profile, job: Job, now: Instant) {
+    if let Some(job) = profile.admit(job, now) {
+        spawn(tasks, number, profile, job);
+    }
+}
+
+fn spawn(tasks: &mut Tasks, number: u64, profile: &Profile, job: Job) {
+    let service = Arc::clone(&profile.service);
+    tasks.spawn(async move {
+        let judgement = attempt(service, &job).await;
+        (number, job, judgement)
+    });
+}
+
+/// Calls taken from the lane before what has ended is looked at, and the reverse.
+const CALLS_AT_ONCE: usize = 64;
+/// Interval between checks of waits and credentials.
+const TICK: Duration = Duration::from_millis(100);

@@ -1,0 +1,39 @@
+//! Mobile bridges: notifications of users whose user agent holds no WebSocket (docs/BRIDGES.md).
+//!
+//! [`queue`] carries calls from the shards to the control plane and replies back; [`driver`] is the one task that makes
+//! them. Each configured [`profile`] has its own calls, [`connections`], [`breaker`], [`guard`] and [`retry_budget`]: a
+//! service that stalls delays no other. A [`bridge`] makes requests and reads answers: [`fcm`], [`apns`] or
+//! the [`stub`].
+//!
+//! Every part is bounded and every call gets its reply by its deadline. Device tokens and credentials are never logged.
+
+mod apns;
+mod breaker;
+mod bridge;
+mod connections;
+mod driver;
+mod fcm;
+mod guard;
+mod jitter;
+mod judgement;
+mod name;
+mod payload;
+mod profile;
+mod profiles;
+mod queue;
+mod recent;
+mod request;
+mod retry_after;
+mod retry_budget;
+mod settings;
+mod stats;
+mod stub;
+
+#[cfg(test)]
+pub(super) mod tests;
+
+pub(super) use driver::BridgeDriver;
+pub use name::BridgeName;
+pub use queue::UpstreamQueue;
+pub use settings::BridgeSettings;
+pub(super) use stats::{ProfileSnapshot, ProfileSnapshots, SECONDS};

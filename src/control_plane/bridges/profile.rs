@@ -1,0 +1,248 @@
+//! One profile: its calls that wait and that are under way, and the decisions on them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http_body_util::Full;
+use hyper::header::AUTHORIZATION;
+use hyper::{Method, Request};
+use machine::upstream::{BridgeFailure, BridgeOutcome};
+use tokio::time::{Instant, timeout_at};
+
+use super::breaker::{Admission, Breaker, Change};
+use super::bridge::Bridge;
+use super::connections::{Connections, ExchangeError};
+use super::guard::{Belief, Guard};
+use super::jitter::jitter;
+use super::judgement::{Judgement, Reason, Retry};
+use super::name::BridgeName;
+use super::queue::UpstreamCall;
+use super::request::Prepared;
+use super::retry_budget::RetryBudget;
+use super::settings::ProfileSettings;
+use super::stats::ProfileStats;
+
+/// State of one profile.
+pub(super) struct Profile {
+    pub name: Arc<BridgeName>,
+    pub service: Arc<Service>,
+    timeout: Duration,
+    pub waiting: VecDeque<Job>,
+    pub waiting_bytes: usize,
+    pub in_flight: usize,
+    pub breaker: Breaker,
+    pub guard: Guard,
+    budget: RetryBudget,
+    pub stats: ProfileStats,
+    /// Time of the last alarm in the log.
+    alarmed: Option<Instant>,
+}
+
+/// Bridge and connections of a profile, which its calls share.
+pub(super) struct Service {
+    pub bridge: Bridge,
+    pub connections: Option<Arc<Connections>>,
+}
+
+/// One call.
+pub(super) struct Job {
+    pub call: UpstreamCall,
+    pub prepared: Arc<Prepared>,
+    since: Instant,
+    pub deadline: Instant,
+    is_retry: bool,
+    is_probe: bool,
+}
+
+impl Job {
+    /// Bytes that a call that waits holds.
+    pub fn bytes(&self) -> usize {
+        self.prepared.body.len()
+    }
+}
+
+/// Step after an attempt.
+pub(super) enum Next {
+    /// The call has its reply.
+    Over,
+    /// A second attempt.
+    Again(Box<Job>),
+}
+
+impl Profile {
+    pub fn new(settings: ProfileSettings) -> Profile {
+        let ProfileSettings { name, bridge, connections, timeout } = settings;
+        let service = Service { bridge, connections: connections.map(Arc::new) };
+        Profile {
+            name,
+            service: Arc::new(service),
+            timeout,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            in_flight: 0,
+            breaker: Breaker::new(),
+            guard: Guard::new(),
+            budget: RetryBudget::new(),
+            stats: ProfileStats::new(),
+            alarmed: None,
+        }
+    }
+
+    /// Makes the request of a call. `None`: the call has its reply.
+    pub fn prepare(&mut self, call: UpstreamCall, now: Instant) -> Option<Job> {
+        match self.service.bridge.prepare(&call.op.to, &call.op.message, SystemTime::now()) {
+            Ok(prepared) => {
+                if let Some(left) = self.breaker.refuses(now) {
+                    self.reply(call, now, now, shed(left));
+                    return None;
+                }
+                let (prepared, deadline) = (Arc::new(prepared), now + self.timeout);
+                Some(Job { call, prepared, since: now, deadline, is_retry: false, is_probe: false })
+            }
+            Err(judgement) => {
+                let judgement = self.believed(judgement, now);
+                self.reply(call, now, now, judgement);
+                None
+            }
+        }
+    }
+
+    /// Lets the breaker decide on a call that would be made now. `None`: the call has its reply.
+    pub fn admit(&mut self, mut job: Job, now: Instant) -> Option<Job> {
+        match self.breaker.admit(now) {
+            Admission::Shed(left) => {
+                self.reply(job.call, job.since, now, shed(left));
+                return None;
+            }
+            Admission::Probe => job.is_probe = true,
+            Admission::Pass => {}
+        }
+        self.budget.called(now);
+        self.in_flight += 1;
+        Some(job)
+    }
+
+    /// Handles the result of an attempt.
+    pub fn ended(&mut self, job: Job, judgement: Judgement, now: Instant) -> Next {
+        self.in_flight -= 1;
+        match self.breaker.record(now, judgement.sign, job.is_probe, jitter()) {
+            Change::Opened => {
+                tracing::warn!(bridge = self.name.kind(), app = %self.name.app, "bridge breaker opened");
+            }
+            Change::Closed => {
+                tracing::warn!(bridge = self.name.kind(), app = %self.name.app, "bridge breaker closed");
+            }
+            Change::None => {}
+        }
+        if judgement.reconnect {
+            self.service.connections.iter().for_each(|connections| connections.reconnect());
+        }
+        let mut judgement = self.believed(judgement, now);
+        if judgement.retry != Retry::No && !job.is_retry && now < job.deadline {
+            if self.budget.take(now) {
+                self.stats.retries += 1;
+                self.in_flight += 1;
+                return Next::Again(Box::new(Job { is_retry: true, is_probe: false, ..job }));
+            }
+            judgement = Judgement::shed(SHED_SECONDS_MIN);
+        }
+        self.reply(job.call, job.since, now, judgement);
+        Next::Over
+    }
+
+    /// Answers a call whose time is over before its turn came.
+    pub fn expired(&mut self, job: Job, now: Instant) {
+        self.reply(job.call, job.since, now, Judgement::timeout().without_call());
+    }
+
+    /// Answers a call that finds no place.
+    pub fn refused(&mut self, job: Job, now: Instant) {
+        self.reply(job.call, job.since, now, Judgement::shed(SHED_SECONDS_MIN));
+    }
+
+    /// Puts an outcome under the guard.
+    fn believed(&mut self, judgement: Judgement, now: Instant) -> Judgement {
+        let refuses = judgement.outcome == BridgeOutcome::Doubted;
+        if !judgement.answered && !refuses {
+            return judgement;
+        }
+        match self.guard.answered(now, refuses) {
+            Belief::Believed => return judgement,
+            Belief::Doubted => {}
+            Belief::Tripped => {
+                let (reason, hint) = (judgement.reason, self.service.bridge.guard_hint());
+                tracing::error!(
+                    bridge = self.name.kind(), app = %self.name.app, %reason, hint,
+                    "bridge guard active: too many device tokens refused"
+                );
+            }
+        }
+        Judgement { outcome: BridgeOutcome::Failed(BridgeFailure::Configuration), ..judgement }
+    }
+
+    fn reply(&mut self, call: UpstreamCall, since: Instant, now: Instant, judgement: Judgement) {
+        if let Some(text) = &judgement.alarm
+            && self.alarmed.is_none_or(|time| now.saturating_duration_since(time) >= ALARM_INTERVAL)
+        {
+            self.alarmed = Some(now);
+            let reason = judgement.reason;
+            tracing::error!(bridge = self.name.kind(), app = %self.name.app, %reason, text, "bridge call refused");
+        }
+        self.stats.replied(&judgement, now.saturating_duration_since(since));
+        if let Some((queue, ticket)) = call.back {
+            queue.push(ticket, judgement.outcome);
+        }
+    }
+}
+
+fn shed(left: Duration) -> Judgement {
+    let left = u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX);
+    Judgement::shed(left.max(SHED_SECONDS_MIN))
+}
+
+/// One attempt, until the deadline of the call.
+pub(super) async fn attempt(service: Arc<Service>, job: &Job) -> Judgement {
+    let made = timeout_at(job.deadline, exchange(&service, &job.prepared)).await;
+    made.unwrap_or_else(|_| Judgement::timeout())
+}
+
+async fn exchange(service: &Service, prepared: &Prepared) -> Judgement {
+    let authorization = match service.bridge.authorize().await {
+        Ok(authorization) => authorization,
+        Err(judgement) => return judgement,
+    };
+    let Some(connections) = &service.connections else { return Judgement::unreachable() };
+    let Ok(mut stream) = Connections::stream(connections).await else { return Judgement::unreachable() };
+    let origin = connections.origin();
+    let scheme = if origin.https { "https" } else { "http" };
+    let uri = format!("{scheme}://{}{}", origin.authority(), prepared.path);
+    let request = Request::builder().method(Method::POST).uri(uri).body(Full::new(prepared.body.clone()));
+    // The path holds a device token: it may be none of a URL.
+    let Ok(mut request) = request else { return Judgement::doubted(Reason::BadToken).without_call() };
+    request.headers_mut().extend(prepared.headers.clone());
+    if let Some(header) = &authorization.header {
+        request.headers_mut().insert(AUTHORIZATION, header.clone());
+    }
+    match stream.exchange(request).await {
+        Ok(answer) => {
+            let judgement = service.bridge.judge(&answer, &prepared.to, SystemTime::now());
+            if judgement.retry == Retry::NewCredentials && !service.bridge.renew(&authorization) {
+                return judgement.retrying(Retry::No);
+            }
+            judgement
+        }
+        Err(ExchangeError::Unconnected | ExchangeError::Broken) => Judgement::unreachable(),
+        Err(ExchangeError::Unprocessed) => {
+            Judgement { answered: false, ..Judgement::unavailable(PAUSE_SECONDS) }.retrying(Retry::Unprocessed)
+        }
+        Err(ExchangeError::Unreadable(status)) => Judgement::no_answer_of_ours(status),
+    }
+}
+
+/// Least pause of senders whose call is shed.
+const SHED_SECONDS_MIN: u32 = 10;
+/// Pause of senders when a service processes no request.
+const PAUSE_SECONDS: u32 = 120;
+/// Time between two alarms of one profile in the log.
+const ALARM_INTERVAL: Duration = Duration::from_secs(60);

@@ -1,0 +1,109 @@
+//! Bounds, breaker, guard and reload.
+
+use upstream::{Script, Service};
+
+use super::*;
+
+fn always(answer: &str) -> Script {
+    Script { always: [(Service::Fcm, answer.to_owned())].into(), ..Script::default() }
+}
+
+#[tokio::test]
+async fn calls_beyond_the_bounds_are_refused_at_once_and_the_others_are_answered_by_their_deadline() {
+    let sets = ["bridge.max_in_flight=2", "bridge.queue=3", "bridge.fcm.timeout=2", "bridge.stub.enabled=true"];
+    let mut kit = Kit::start(&sets).await;
+    kit.profile(|profile| profile.ages.token.is_some()).await;
+    kit.upstream.state.set(always("silence"));
+    let device = user(BridgeKind::Fcm, "firefox", "device");
+    let tickets: Vec<StoreTicket> = (0..6).map(|_| kit.submit(&device, &small())).collect();
+    let (ticket, outcome) = kit.reply().await;
+    assert_eq!((ticket, outcome), (tickets[5], failed(BridgeFailure::Unavailable { retry_after: 10 })));
+    kit.profile(|profile| (profile.in_flight, profile.waiting) == (2, 3)).await;
+    // Another profile is not delayed.
+    let stub = kit.submit(&user(BridgeKind::Stub, "success", "token"), &small());
+    assert_eq!(kit.reply().await, (stub, BridgeOutcome::Sent));
+    for _ in 0..5 {
+        assert_eq!(kit.reply().await.1, failed(BridgeFailure::NoAnswer));
+    }
+    let profile = kit.profile(|profile| profile.in_flight == 0).await;
+    assert_eq!((profile.waiting, profile.waiting_bytes), (0, 0));
+}
+
+#[tokio::test]
+async fn waiting_bytes_have_a_bound_for_all_profiles() {
+    let sets = ["bridge.max_in_flight=1", "bridge.queue_bytes=64KiB"];
+    let mut kit = Kit::start(&sets).await;
+    kit.profile(|profile| profile.ages.token.is_some()).await;
+    kit.upstream.state.set(always("silence"));
+    let headers = Encryption { encoding: Some(b"aes128gcm"), ..Encryption::default() };
+    let (device, large) = (user(BridgeKind::Fcm, "firefox", "device"), Arc::new(message(&headers, &[0; 3_000])));
+    for _ in 0..30 {
+        kit.submit(&device, &large);
+    }
+    assert_eq!(kit.reply().await.1, failed(BridgeFailure::Unavailable { retry_after: 10 }));
+    let profile = kit.profile(|profile| profile.waiting > 0).await;
+    assert!(profile.waiting_bytes <= 64 << 10 && profile.waiting_bytes > 56 << 10, "{profile:?}");
+}
+
+#[tokio::test]
+async fn twenty_failures_open_the_breaker_and_calls_are_refused_without_one_of_the_service() {
+    let mut kit = Kit::start(&[]).await;
+    kit.upstream.state.set(always("internal"));
+    for _ in 0..20 {
+        assert_eq!(kit.send("device").await, failed(BridgeFailure::Unavailable { retry_after: 120 }));
+    }
+    match kit.send("device").await {
+        BridgeOutcome::Failed(BridgeFailure::Unavailable { retry_after }) => assert!((10..=12).contains(&retry_after)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(kit.upstream.state.count(Service::Fcm), 20);
+    kit.profile(|profile| profile.is_breaker_open).await;
+}
+
+#[tokio::test]
+async fn tokens_refused_beyond_a_fifth_of_fifty_answers_are_not_believed() {
+    let mut kit = Kit::start(&[]).await;
+    kit.upstream.state.set(always("not_found"));
+    for _ in 0..49 {
+        assert_eq!(kit.send("device").await, BridgeOutcome::Doubted);
+    }
+    for _ in 0..3 {
+        assert_eq!(kit.send("device").await, failed(BridgeFailure::Configuration));
+    }
+    kit.profile(|profile| profile.is_guard_active).await;
+    kit.upstream.state.set(always("unregistered"));
+    assert_eq!(kit.send("device").await, BridgeOutcome::Gone, "this row is of no fault of ours");
+}
+
+#[tokio::test]
+async fn records_without_a_profile_or_a_token_have_their_rows() {
+    let mut kit = Kit::start(&[]).await;
+    for (app, token, outcome) in [
+        ("other", "device", failed(BridgeFailure::Configuration)),
+        ("", "device", BridgeOutcome::Gone),
+        ("other", "", BridgeOutcome::Gone),
+        ("firefox", "", BridgeOutcome::Gone),
+    ] {
+        let ticket = kit.submit(&user(BridgeKind::Fcm, app, token), &small());
+        assert_eq!(kit.reply().await, (ticket, outcome), "{app:?} {token:?}");
+    }
+    assert_eq!(kit.upstream.state.count(Service::Fcm), 0);
+}
+
+#[tokio::test]
+async fn a_reload_takes_other_profiles_and_calls_under_way_end_with_the_old_ones() {
+    let mut kit = Kit::start(&[]).await;
+    kit.profile(|profile| profile.ages.token.is_some()).await;
+    kit.upstream.state.answer(Service::Fcm, &["ok;delay=500"]);
+    let old = kit.submit(&user(BridgeKind::Fcm, "firefox", "device"), &small());
+    kit.profile(|profile| profile.in_flight == 1).await;
+    assert!(kit.read(&["bridge.fcm.credentials=/nowhere"]).err().unwrap().contains("cannot read /nowhere"));
+    let file = kit.directory.path().join(FCM_CREDENTIALS);
+    let text = std::fs::read_to_string(&file).unwrap().replace("firefox", "nightly");
+    std::fs::write(&file, text).unwrap();
+    kit.queue.reload(kit.read(&[]).unwrap());
+    assert_eq!(kit.reply().await, (old, BridgeOutcome::Sent));
+    let ticket = kit.submit(&user(BridgeKind::Fcm, "nightly", "device"), &small());
+    assert_eq!(kit.reply().await, (ticket, BridgeOutcome::Sent));
+    assert_eq!(kit.send("device").await, failed(BridgeFailure::Configuration));
+}

@@ -1,0 +1,116 @@
+//! Operations on the record of a bridged user.
+//!
+//! Two nodes may change one user at the same time: a registration of a new token here, the removal of the old one
+//! there. Each delete has exactly the timestamp of the row that was read, and a registration writes every row of the
+//! user two microseconds later than it was: the rows that it wrote stand beside a removal that read the old ones
+//! (docs/decisions/0032-bridged-records.md).
+
+use machine::StoreReply;
+use machine::ids::{Clock, Uaid};
+use machine::time::UnixSeconds;
+use machine::upstream::Bridged;
+
+use super::super::client::{Failed, StatementContext};
+use super::super::port::Answer;
+use super::super::rows;
+use super::super::schema::family;
+use super::super::statements::Change;
+use super::super::stats::Statement;
+use super::super::user_cache::{CachedUser, UserCache};
+use super::read::misread;
+use super::users::{self, TimedRow, USER_TTL, read_timed};
+use crate::IDLE_SECONDS_MAX;
+
+/// Microseconds from a row that was read to its copy. A refresh at the same time writes one microsecond later.
+const COPY_US: i64 = 2;
+
+pub(super) async fn set(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, bridge: &Bridged) -> Answer {
+    let dropped_at = known.get(uaid, |user| user.dropped_at).unwrap_or_default();
+    replace(hand, uaid, dropped_at, bridge).await
+}
+
+/// Replaces the bridge, later than `dropped_at` and everything that is there.
+pub(in super::super) async fn replace(
+    hand: &StatementContext<'_>,
+    uaid: Uaid,
+    dropped_at: Clock,
+    bridge: &Bridged,
+) -> Answer {
+    let rows = read_timed(hand, uaid).await?;
+    let Some((_, there, seen)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
+    if !bridge.is_newer_than(&there) {
+        return Ok(StoreReply::Done);
+    }
+    let mut newest = rows::micros(dropped_at.max(bridge.registered));
+    let mut changes = Vec::with_capacity(rows.len() + 1);
+    for TimedRow { family, key, mut value, at } in rows {
+        let at = at.saturating_add(COPY_US);
+        match family {
+            family::BRIDGE | family::LOW_WATER | family::PRESENCE => continue,
+            family::RECORD => {
+                if let Some((version, _)) = rows::parse_record(&value) {
+                    value = rows::record(version, seen.max(bridge.seen()));
+                }
+            }
+            family::USER_CLOCK => {
+                newest =
+                    newest.max(rows::micros(rows::parse_clock(&value).unwrap_or_default()).saturating_add(COPY_US));
+            }
+            _ => {}
+        }
+        newest = newest.max(at);
+        if family != family::USER_CLOCK {
+            changes.push(Change::UserPut { family, key, value, at, ttl: USER_TTL });
+        }
+    }
+    let at = Clock(newest.unsigned_abs());
+    let first = [users::user_clock(at), users::put(family::BRIDGE, Vec::new(), rows::bridge(bridge), at)];
+    changes.splice(..0, first);
+    hand.change(&uaid, &changes).await?;
+    Ok(StoreReply::Done)
+}
+
+/// One microsecond later than the record that was read, so that a registration at the same time wins. The row lives as
+/// long as the user would without it.
+pub(super) async fn mark(hand: &StatementContext<'_>, uaid: Uaid, registered: Clock, refused: UnixSeconds) -> Answer {
+    let rows = read_timed(hand, uaid).await?;
+    let Some((at, there, seen)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
+    if there.registered == registered && there.refused.is_none() {
+        let value = rows::bridge(&Bridged { refused: Some(refused), ..there });
+        let ttl = hand.client.ttl(UnixSeconds(seen.0.saturating_add(IDLE_SECONDS_MAX)));
+        let at = at.saturating_add(1);
+        hand.change(&uaid, &[Change::UserPut { family: family::BRIDGE, key: Vec::new(), value, at, ttl }]).await?;
+    }
+    Ok(StoreReply::Done)
+}
+
+/// Each row goes in exactly the version that was read.
+pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, registered: Clock) -> Answer {
+    let rows = read_timed(hand, uaid).await?;
+    let Some((_, there, _)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
+    if there.registered != registered {
+        return Ok(StoreReply::Done);
+    }
+    let newest = rows.iter().map(|row| row.at).max().unwrap_or_default();
+    let gone = |TimedRow { family, key, at, .. }| Change::UserDelete { family, key, at };
+    let deletes: Vec<_> = rows.into_iter().map(gone).collect();
+    hand.change(&uaid, &deletes).await?;
+    known.change(uaid, |user| *user = CachedUser::dropped(Clock(newest.unsigned_abs())));
+    // A bridged user has no messages, but what a ledger of another time may have saved.
+    let mut saved: Option<i64> = None;
+    users::for_each_message(hand, uaid, |_, at| saved = saved.max(Some(at))).await?;
+    if let Some(at) = saved {
+        hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
+    }
+    Ok(StoreReply::Done)
+}
+
+/// The bridge of a user with its timestamp, and the time at which the user was last seen; `None` without either.
+fn bridged(hand: &StatementContext<'_>, rows: &[TimedRow]) -> Result<Option<(i64, Bridged, UnixSeconds)>, Failed> {
+    let of = |family| rows.iter().find(|row| row.family == family);
+    let (Some(bridge), Some(record)) = (of(family::BRIDGE), of(family::RECORD)) else { return Ok(None) };
+    match (rows::parse_bridge(&bridge.value), rows::parse_record(&record.value)) {
+        (Some(parsed), Some((_, seen))) => Ok(Some((bridge.at, parsed, seen))),
+        _ => Err(misread(hand, &"the record of a bridged user cannot be read")),
+    }
+}
