@@ -37,7 +37,12 @@ pub fn fill(store: &mut dyn Transfer) {
             (_, true) => Contact { bridge: Some(bridged(u64::from(n))), ..Contact::default() },
             _ => Contact::default(),
         };
-        store.put_users(&[WholeUser { contact: told, low_water: Clock(1), ..user(n, &channels) }]).unwrap();
+        let mut whole = WholeUser { contact: told, low_water: Clock(1), ..user(n, &channels) };
+        // The clock of a user is never behind what it covers.
+        if let Some(bridge) = &whole.contact.bridge {
+            whole.user_clock = whole.user_clock.max(bridge.registered);
+        }
+        store.put_users(&[whole]).unwrap();
         let publish = |message| StoreOp::Publish { message: Arc::new(message), checked: false };
         if n % 4 > 0 && !simple && !is_bridged {
             let count = if n == 5 { 100 } else { u64::from(n) % 5 };

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use machine::ids::Uaid;
+use machine::ids::{Clock, Uaid};
 use machine::message::Message;
 use machine::simplepush::Contact;
 
@@ -89,7 +89,9 @@ impl ImportCounts {
             return ImportDecision::Nothing;
         }
         self.users_changed += 1;
-        let user_clock = added.iter().map(|channel| channel.registered_at).max().unwrap_or(there.user_clock);
+        let registered = bridge.as_ref().map(|bridge| bridge.registered);
+        let later = added.iter().map(|channel| channel.registered_at).chain(registered);
+        let user_clock = later.fold(there.user_clock, Clock::max);
         ImportDecision::Part(Box::new(WholeUser {
             channels: added,
             user_clock,
