@@ -1,28 +1,7 @@
 //! `access.*`: user agents that may get endpoints.
 
-use machine::ids::KeyDigest;
-
-use super::parse::Secret;
-use super::{Config, ConfigError};
-
-/// `access.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Access {
-    pub register: RegisterMode,
-    /// Tokens of 16 to 128 visible characters that need no escape in a path.
-    pub tokens: Vec<Secret>,
-    /// Digests of VAPID public keys.
-    pub vapid_keys: Vec<KeyDigest>,
-}
-
-/// `access.register`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum RegisterMode {
-    #[default]
-    Open,
-    Token,
-    Vapid,
-}
+use super::error::ConfigError;
+use super::settings::{Config, RegisterMode};
 
 /// Refuses a mode whose list is empty: it would lock every user agent out. Refuses a list without its mode: it would
 /// lock none out.

@@ -4,34 +4,9 @@ use std::path::PathBuf;
 
 use protocol::wire::url::HttpUrl;
 
+use super::error::ConfigError;
 use super::parse::Raw;
-use super::{Config, ConfigError};
-
-/// `acme.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Acme {
-    /// The operator agrees to the terms of the authority; without it nothing is ordered.
-    pub agree: bool,
-    /// Address that the authority writes to.
-    pub email: Option<String>,
-    /// URL of the directory of the authority; `None` only before the defaults are set.
-    pub directory: Option<HttpUrl>,
-    /// PEM certificates that the directory is verified with; `None`: those that this host trusts.
-    pub ca: Option<PathBuf>,
-    pub challenge: Challenge,
-    /// Profile of the certificates; `None`: the default of the authority.
-    pub profile: Option<String>,
-}
-
-/// `acme.challenge`: proof of control over a name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Challenge {
-    /// A handshake on port 443 (RFC 8737).
-    #[default]
-    TlsAlpn01,
-    /// A request on port 80 (RFC 8555 section 8.3).
-    Http01,
-}
+use super::settings::{Challenge, Config};
 
 impl Config {
     /// Names to order certificates for; empty unless `acme.agree` is set.

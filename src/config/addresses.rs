@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::{Config, ConfigError};
+use super::error::ConfigError;
+use super::settings::Config;
 
 /// Refuses two listeners on one address: the kernel would give each some of the connections (SO_REUSEPORT), or refuse
 /// the second. One address in `websocket.listen` and in `endpoint.listen` is one listener for both.

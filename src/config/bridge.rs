@@ -1,18 +1,7 @@
 //! `bridge.auth_keys`, `bridge.registration_rate` and `bridge.stub.enabled`: registration of devices (PROTOCOL.md 3).
 
 use super::key::keys;
-use super::parse::{self, Secret};
-
-/// Registration of devices of mobile bridges.
-#[derive(Clone, Debug, Default)]
-pub struct Bridge {
-    /// Keys of the secrets of registered users; the first makes them, all verify. Empty: the API is off.
-    pub auth_keys: Vec<Secret>,
-    /// First registrations per second on this node; 0: no limit.
-    pub registration_rate: u32,
-    /// The bridge for tests is there.
-    pub stub: bool,
-}
+use super::parse;
 
 keys! {
     /// Registration of devices.

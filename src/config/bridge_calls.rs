@@ -1,23 +1,8 @@
 //! `bridge.max_in_flight` and the other bounds of calls of mobile bridges (docs/BRIDGES.md).
 
-use std::path::PathBuf;
-
 use super::allowed::{PEM, SECONDS};
 use super::key::keys;
 use super::{apns, fcm, parse};
-
-/// Bounds and trust of the calls of mobile bridges.
-#[derive(Clone, Debug, Default)]
-pub struct BridgeCalls {
-    /// Calls of each profile that are under way.
-    pub max_in_flight: u16,
-    /// Calls of each profile that wait.
-    pub queue: u16,
-    /// Bytes of the bodies that wait, of all profiles.
-    pub queue_bytes: usize,
-    /// PEM certificates of the authorities of the services; `None`: those that this host trusts.
-    pub ca_file: Option<PathBuf>,
-}
 
 keys! {
     /// Mobile bridges.

@@ -1,20 +1,12 @@
 //! `endpoint.tls.client_*` and `node.tls.client_*`: certificates of clients.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::allowed::PEM;
+use super::error::ConfigError;
 use super::key::keys;
 use super::parse;
-use super::{Config, ConfigError};
-
-/// Certificates that clients of one listener show.
-#[derive(Clone, Debug, Default)]
-pub struct ClientCertificates {
-    /// PEM certificates of the authorities; `None`: clients are asked for no certificate.
-    pub ca: Option<PathBuf>,
-    /// A handshake without a certificate fails.
-    pub required: bool,
-}
+use super::settings::{ClientCertificates, Config};
 
 impl ClientCertificates {
     /// Returns the file of the authorities, and whether a client must show a certificate.

@@ -4,31 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::keys::Key;
-use super::sources::Setting;
+use super::key::Key;
+use super::setting::{Origin, Setting};
 use super::words;
-
-/// Place where a setting was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    File {
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-    },
-    Variable(String),
-    Flag(String),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::File { path, line } => write!(f, "{} line {line}", path.display()),
-            Origin::Variable(name) => write!(f, "variable {name}"),
-            Origin::Flag(flag) => write!(f, "flag {flag}"),
-        }
-    }
-}
 
 /// Cause for which there is no configuration.
 pub enum ConfigError {

@@ -1,25 +1,10 @@
 //! `forward.*`: endpoints that pass messages on to other push services (docs/FORWARD.md).
 
-use std::time::Duration;
-
 use super::allowed::{RATE, SECONDS};
+use super::error::ConfigError;
 use super::key::keys;
 use super::parse::{self, Raw, Secret};
-use super::{Config, ConfigError};
-
-/// `forward.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Forward {
-    pub enabled: bool,
-    /// Secret of those who may create endpoints; `None`: anybody may.
-    pub create_token: Option<Secret>,
-    /// Endpoints created per second; 0: no limit.
-    pub create_rate: u32,
-    /// The only hosts that may be called; empty: any.
-    pub hosts: Vec<String>,
-    pub timeout: Duration,
-    pub max_in_flight: u32,
-}
+use super::settings::Config;
 
 keys! {
     /// Forward endpoints.

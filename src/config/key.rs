@@ -1,7 +1,7 @@
 //! One setting, its name in the environment, and the form of a group of settings.
 
-use super::Config;
 use super::parse::Raw;
+use super::settings::Config;
 
 /// Setting of the configuration.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ macro_rules! keys {
      $($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
        $allowed:expr, $help:literal, $set:expr;)+) => {
         $(#[$meta])*
-        pub(super) const $group: &[$crate::config::keys::Key] = &[$($crate::config::keys::Key {
+        pub(super) const $group: &[$crate::config::key::Key] = &[$($crate::config::key::Key {
             name: $name,
             flag: $crate::config::key::keys!(@flag $($flag $value)?),
             default: $default,

@@ -9,18 +9,20 @@ use super::allowed::*;
 use super::bridge::BRIDGE;
 use super::bridge_calls::BRIDGE_CALLS;
 use super::client_certificates::CLIENT_CERTIFICATES;
-use super::error::{ConfigError, Origin};
+use super::error::ConfigError;
 use super::forward::FORWARD;
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
 use super::parse::{self, Raw};
 use super::proxy::PROXY;
 use super::release::RELEASE;
+use super::setting::Origin;
+use super::settings::MAX_CONNECTIONS_MAX;
 use super::strangers::STRANGERS;
 use super::values::{
     consistency, log_format, min_version, register_mode, roles, steer, store_kind, token_form, unknown_name,
 };
-use super::{MAX_CONNECTIONS_MAX, acme, words};
+use super::{acme, words};
 
 /// Returns true if keys begin with this name and a dot.
 pub fn is_section(name: &str) -> bool {
@@ -35,7 +37,7 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| ConfigError::UnknownKey {
         origin: origin.clone(),
         name: name.to_owned(),
-        nearest: words::nearest_key(name),
+        nearest: words::nearest_key(KEYS, name),
     })
 }
 

@@ -7,363 +7,51 @@
 
 mod access;
 mod acme;
+mod addresses;
 mod allowed;
 mod apns;
 mod bridge;
 mod bridge_calls;
 mod client_certificates;
-
 mod error;
 mod fcm;
 mod forward;
-
-mod addresses;
-
 mod key;
-
 pub mod keys;
-
 mod parse;
-
 mod proxy;
 mod public;
-
-mod scylla;
-
 mod release;
+mod scylla;
+mod setting;
+mod settings;
 mod sources;
 mod strangers;
 mod tls;
 mod values;
-
 mod words;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::acme::{Acme, Challenge};
-pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
-pub use access::{Access, RegisterMode};
-use allowed::ACCESS_LIST_MAX;
-pub use apns::Apns;
-pub use bridge::Bridge;
-pub use bridge_calls::BridgeCalls;
-pub use client_certificates::ClientCertificates;
-pub use error::{ConfigError, Origin};
-pub use fcm::Fcm;
-pub use forward::Forward;
-pub use parse::Secret;
-pub use proxy::Proxy;
-pub use public::Public;
-pub use scylla::shared_store_faults;
-pub use sources::Sources;
-pub use strangers::Strangers;
-pub(crate) use words::nearest_of;
-
-pub use protocol::webpush::endpoint::TokenForm;
-
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
-
-use machine::ids::KeyDigest;
-use protocol::wire::url::HttpUrl;
-use store::scylla::options::Options;
 
 pub use machine::limits::SHARDS_MAX;
+pub use protocol::webpush::endpoint::TokenForm;
 
-/// Maximum of `max_connections`.
-pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
-
-/// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Directory of keys, store and ledgers.
-    pub data_dir: PathBuf,
-    pub roles: Roles,
-    /// Maximum number of sockets of this process, on all shards and ports, beside the reserves of the endpoint and node
-    /// ports (`machine::limits::endpoint_reserve`). At the bound: 503 and close.
-    pub max_connections: u32,
-    pub shards: Shards,
-    pub websocket: WebSocket,
-    pub endpoint: Endpoint,
-    pub public: Public,
-    pub access: Access,
-    pub strangers: Strangers,
-    pub proxy: Proxy,
-    pub http: Http,
-    pub tls: ServerTls,
-    pub acme: Acme,
-    pub node: Node,
-    pub admin: Admin,
-    pub broadcast: Broadcast,
-    pub store: Store,
-    pub delivery: Delivery,
-    pub simplepush: SimplePush,
-    pub bridge: Bridge,
-    pub bridge_calls: BridgeCalls,
-    pub fcm: Fcm,
-    pub apns: Apns,
-    pub forward: Forward,
-    pub hello: Hello,
-    pub relay: Relay,
-    pub drain: Drain,
-    pub log: Log,
-}
-
-/// Tiers that this process serves (docs/CLUSTER.md). At least one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Roles {
-    /// Holds sessions: the WebSocket and node listeners are open.
-    pub connect: bool,
-    /// Takes POSTs: the endpoint listener is open.
-    pub endpoint: bool,
-}
-
-/// `shards.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Shards {
-    /// CPU numbers to pin shards to, in this order; empty: every CPU this process may run on.
-    pub cores: Vec<u32>,
-    /// Number of shards; 0: one per core. More than cores: they share cores in turn.
-    pub count: u16,
-    /// Connections that wait in each listening socket at most; the kernel's net.core.somaxconn bounds it, too.
-    pub backlog: u16,
-    /// Choice of the shard for a new connection.
-    pub steer: Steer,
-}
-
-/// `shards.steer`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Steer {
-    /// Any shard: the kernel draws one by the addresses and ports of the connection.
-    #[default]
-    Off,
-    /// The shard of the CPU that worked on its first packet, where there is one (SO_INCOMING_CPU).
-    Cpu,
-}
-
-/// `websocket.*`.
-#[derive(Clone, Debug, Default)]
-pub struct WebSocket {
-    /// Addresses for user agents.
-    pub listen: Vec<SocketAddr>,
-    /// Addresses for user agents over TLS.
-    pub tls_listen: Vec<SocketAddr>,
-    /// From upgrade to hello.
-    pub hello_timeout: Duration,
-    /// Between server pings; zero: none.
-    pub auto_ping_interval: Duration,
-    /// From a server ping to its pong.
-    pub auto_ping_timeout: Duration,
-    /// `{}` more often than this closes with 4774.
-    pub ping_min_interval: Duration,
-    /// WebSockets beyond which new ones are sent elsewhere; 0: none are.
-    pub welcome: u32,
-}
-
-/// `endpoint.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Endpoint {
-    /// Addresses for the POSTs of app servers.
-    pub listen: Vec<SocketAddr>,
-    /// Addresses for the POSTs of app servers over TLS.
-    pub tls_listen: Vec<SocketAddr>,
-    /// Start of endpoint URLs, no slash at the end; `None`: `https://` and the first of `public.domain`, or `https://`,
-    /// the first name of the first certificate and the port of `public.listen` or `tls_listen`, or `http://` and the
-    /// first listen address.
-    pub url: Option<String>,
-    /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
-    pub crypto_keys: Vec<Secret>,
-    /// Form of new endpoint tokens.
-    pub tokens: TokenForm,
-    /// POSTs per second to one endpoint; 0: no limit.
-    pub token_rate: u32,
-    /// POSTs per second of one VAPID key on one shard; 0: no limit.
-    pub origin_rate: u32,
-    /// Digests of the VAPID public keys whose POSTs are taken; empty: any.
-    pub allowed_keys: Vec<KeyDigest>,
-    /// `endpoint.tls.client_ca` and `endpoint.tls.client_required`.
-    pub clients: ClientCertificates,
-}
-
-/// `http.*`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Http {
-    /// From the first byte of a request to its last.
-    pub request_timeout: Duration,
-    /// From an answer to the next request.
-    pub keep_alive: Duration,
-}
-
-/// `node.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Node {
-    /// Addresses for calls of other nodes.
-    pub listen: Vec<SocketAddr>,
-    /// URL of this node in presence rows; `None`: `https://` and the first address of `tls.listen`, or `http://` and
-    /// that of `listen`.
-    pub url: Option<String>,
-    /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
-    pub keys: Vec<Secret>,
-    /// Maximum number of connections to each other node.
-    pub connections: u16,
-    /// For a connection to another node.
-    pub connect_timeout: Duration,
-    /// For a call of another node.
-    pub request_timeout: Duration,
-    /// PEM certificates of the authorities of other nodes; `None`: those that this host trusts.
-    pub ca: Option<PathBuf>,
-    pub tls: NodeTls,
-}
-
-/// `admin.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Admin {
-    /// Addresses for operators; empty: none.
-    pub listen: Vec<SocketAddr>,
-    /// Addresses for operators over TLS.
-    pub tls_listen: Vec<SocketAddr>,
-    /// Host names of requests that are answered, in lower case, beside `localhost` and IP addresses.
-    pub hosts: Vec<String>,
-}
-
-/// `broadcast.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Broadcast {
-    /// The broadcast source; `None`: only the operator sets broadcasts.
-    pub url: Option<HttpUrl>,
-    /// Sent to the source as `Authorization: Bearer`.
-    pub token: Option<Secret>,
-    /// Between two polls of the source.
-    pub interval: Duration,
-    /// Time within which every session is told of a change.
-    pub spread: Duration,
-}
-
-/// `store.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Store {
-    pub kind: StoreKind,
-    /// Bytes of the block cache.
-    pub cache: u64,
-    /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
-    pub max_bytes: u64,
-    /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound; `None`: as the
-    /// kind of store has it.
-    pub user_bytes_per_day: Option<u64>,
-    /// Maximum difference between the time of a node and the clocks of the database.
-    pub max_skew: Duration,
-    pub scylla: Options,
-}
-
-impl Store {
-    /// Bytes stored for one user in a UTC day, as one node counts them; 0: no bound. On a shared store every node
-    /// counts by itself, so the default is less there.
-    pub fn user_bytes_per_day(&self) -> u64 {
-        let default = if self.kind.is_shared() { SHARED_USER_BYTES_PER_DAY } else { USER_BYTES_PER_DAY };
-        self.user_bytes_per_day.unwrap_or(default)
-    }
-}
-
-/// The default of `store.user_bytes_per_day`, and that of a store that several nodes share.
-const USER_BYTES_PER_DAY: u64 = 16 << 20;
-const SHARED_USER_BYTES_PER_DAY: u64 = 4 << 20;
-
-/// `store.kind`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum StoreKind {
-    /// In the data directory.
-    #[default]
-    Embedded,
-    /// In memory: for tests and trials, gone when the process ends.
-    Memory,
-    /// In ScyllaDB or Cassandra, shared by the nodes of a cluster.
-    Scylla,
-}
-
-impl StoreKind {
-    /// Returns true if several nodes share it: then each must be found by the others.
-    pub fn is_shared(self) -> bool {
-        match self {
-            StoreKind::Embedded | StoreKind::Memory => false,
-            StoreKind::Scylla => true,
-        }
-    }
-}
-
-/// `delivery.*` (ARCHITECTURE.md 3).
-#[derive(Clone, Debug, Default)]
-pub struct Delivery {
-    /// Unacked notifications of one session.
-    pub window: u16,
-    /// Store before sending.
-    pub durable: bool,
-    /// A direct unacked for this long is saved to storage.
-    pub spill_after: Duration,
-    /// A notification unacked for this long is sent again.
-    pub retry_after: Duration,
-    /// Deliveries after which a message that is never acked ends; 0: never.
-    pub attempts_max: u8,
-    /// Nothing is held for this long after traffic of the user agent; zero: everything below its minimum is.
-    pub release_on_activity: Duration,
-    /// Stored messages of one drain beyond which the user is reset; 0: never.
-    pub msg_limit: u32,
-    /// Bytes of the ledger log of one shard.
-    pub ledger_bytes: u64,
-}
-
-/// `simplepush.*` (PROTOCOL.md 1.12).
-#[derive(Clone, Debug, Default)]
-pub struct SimplePush {
-    /// Target of wake-up calls; `None`: there are none.
-    pub wake_url: Option<HttpUrl>,
-    /// User agents that do not request WebPush are in SimplePush mode.
-    pub enabled: bool,
-    /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
-    pub wake_timeout: Duration,
-}
-
-/// `hello.*`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hello {
-    /// The channels of a hello are the truth (PROTOCOL.md 1.5).
-    pub reconcile: bool,
-}
-
-/// `relay.*`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Relay {
-    /// User agents that one connection may speak for; 0: none may.
-    pub members: u16,
-}
-
-/// `drain.*`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Drain {
-    /// From SIGTERM to the first session that is closed: health pages say 503 meanwhile.
-    pub delay: Duration,
-    /// Sessions closed per second on SIGTERM, on all shards together.
-    pub rate: u32,
-}
-
-/// `log.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Log {
-    /// A level, or directives as of the crate `tracing-subscriber`.
-    pub level: String,
-    pub format: LogFormat,
-    pub color: bool,
-}
-
-/// `log.format`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum LogFormat {
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
+pub use self::tls::Pair;
+pub use error::ConfigError;
+pub use parse::Secret;
+pub use scylla::shared_store_faults;
+pub use setting::Origin;
+pub use settings::{
+    Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
+    Endpoint, Fcm, Forward, Hello, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, MinVersion, Node, NodeTls, Proxy, Public,
+    RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store, StoreKind, Strangers, UnknownName,
+    WebSocket,
+};
+pub use sources::Sources;
+pub(crate) use words::nearest_of;
 
 impl Config {
     /// Reads every source and validates.

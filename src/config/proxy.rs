@@ -1,24 +1,12 @@
 //! `proxy.*`: proxies in front of this server, and their ways to tell the address of a caller (docs/PROXIES.md).
 
 use protocol::wire::forwarded::Kind;
-use shards::strangers::Prefix;
 
-use super::allowed::ACCESS_LIST_MAX;
-use super::allowed::PREFIXES;
+use super::allowed::{ACCESS_LIST_MAX, PREFIXES};
+use super::error::ConfigError;
 use super::key::keys;
 use super::parse::{self, Raw};
-use super::{Config, ConfigError};
-
-/// `proxy.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Proxy {
-    /// Callers that are believed; empty: none, and both ways are off.
-    pub trusted: Vec<Prefix>,
-    /// Connections of the WebSocket, endpoint and public listeners begin with a PROXY header.
-    pub protocol: bool,
-    /// Field that names the caller of a request.
-    pub header: Option<Kind>,
-}
+use super::settings::Config;
 
 keys! {
     /// Proxies in front of this server.

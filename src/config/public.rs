@@ -2,18 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Config, ConfigError, Roles};
-
-/// `public.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Public {
-    /// Names of this server, in lower case.
-    pub domain: Vec<String>,
-    /// Addresses for user agents and app servers together, over TLS; `None`: as `domain` has it.
-    pub(super) listen: Option<Vec<SocketAddr>>,
-    /// Addresses without TLS that send browsers to `https://`; `None`: as `domain` has it.
-    pub(super) http_listen: Option<Vec<SocketAddr>>,
-}
+use super::error::ConfigError;
+use super::settings::{Config, Public, Roles};
 
 /// `tls.hsts` with `public.domain`: a year.
 const HSTS_SECONDS: u32 = 31_536_000;

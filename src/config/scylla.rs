@@ -1,9 +1,34 @@
-//! `store.scylla.*`: what its settings must be together, and what nodes that share a store must have in common.
+//! `store.*`: what follows from the kind of store, what `store.scylla.*` must be together, and what nodes that share a
+//! store must have in common.
 
 use store::scylla::options::Level;
 use store::scylla::preflight::PreflightIssue;
 
-use super::{Config, ConfigError, StoreKind};
+use super::error::ConfigError;
+use super::settings::{Config, Store, StoreKind};
+
+/// The default of `store.user_bytes_per_day`, and that of a store that several nodes share.
+const USER_BYTES_PER_DAY: u64 = 16 << 20;
+const SHARED_USER_BYTES_PER_DAY: u64 = 4 << 20;
+
+impl Store {
+    /// Bytes stored for one user in a UTC day, as one node counts them; 0: no bound. On a shared store every node
+    /// counts by itself, so the default is less there.
+    pub fn user_bytes_per_day(&self) -> u64 {
+        let default = if self.kind.is_shared() { SHARED_USER_BYTES_PER_DAY } else { USER_BYTES_PER_DAY };
+        self.user_bytes_per_day.unwrap_or(default)
+    }
+}
+
+impl StoreKind {
+    /// Returns true if several nodes share it: then each must be found by the others.
+    pub fn is_shared(self) -> bool {
+        match self {
+            StoreKind::Embedded | StoreKind::Memory => false,
+            StoreKind::Scylla => true,
+        }
+    }
+}
 
 /// Checks settings that depend on each other.
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Origin};
-use super::keys::{self, FILE_VARIABLE, KEYS, VARIABLE_PREFIX};
+use super::error::ConfigError;
+use super::key::{FILE_VARIABLE, VARIABLE_PREFIX};
+use super::keys::{self, KEYS};
 use super::parse::Raw;
+use super::setting::{Origin, Setting};
 
 /// Sources to read, in rising precedence.
 #[derive(Clone, Default)]
@@ -19,14 +21,6 @@ pub struct Sources {
     pub flags: Vec<(String, &'static str, String)>,
     /// `--set section.key=value`, after the named flags.
     pub sets: Vec<String>,
-}
-
-/// One setting before it is typed.
-pub struct Setting {
-    pub origin: Origin,
-    /// `section.key`.
-    pub name: String,
-    pub value: Raw,
 }
 
 impl Sources {

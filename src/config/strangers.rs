@@ -1,23 +1,11 @@
 //! `strangers.*`: limits on callers by their address.
 
-use shards::strangers::{Prefix, StrangerLimits};
+use shards::strangers::StrangerLimits;
 
-use super::allowed::PREFIXES;
+use super::allowed::{ACCESS_LIST_MAX, PREFIXES};
 use super::key::keys;
 use super::parse::{self, Raw};
-use super::{ACCESS_LIST_MAX, Config};
-
-/// `strangers.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Strangers {
-    /// Numbers of the limits; `None`: as `public.domain` and `public.listen` have it.
-    connections: Option<u32>,
-    handshakes: Option<u32>,
-    new_users: Option<u32>,
-    registers: Option<u32>,
-    /// Networks whose addresses are not counted.
-    exempt: Vec<Prefix>,
-}
+use super::settings::{Config, Strangers};
 
 /// Limits of a server that the internet reaches without a proxy.
 const PUBLIC_CONNECTIONS: u32 = 1_024;

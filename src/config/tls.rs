@@ -1,64 +1,12 @@
 //! `tls.*`: certificates of the TLS listeners, and the rules of their handshakes.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use super::parse::Secret;
-use super::{ClientCertificates, Config, ConfigError};
+use super::error::ConfigError;
+use super::settings::{Config, NodeTls, ServerTls};
 
 /// A file with a certificate and the file with its key.
 pub type Pair<'a> = (&'a Path, &'a Path);
-
-/// `tls.*`.
-#[derive(Clone, Debug, Default)]
-pub struct ServerTls {
-    /// PEM files, each with a certificate and its intermediate certificates.
-    pub cert: Vec<PathBuf>,
-    /// The key of each certificate, in the same order.
-    pub key: Vec<PathBuf>,
-    pub unknown_name: UnknownName,
-    pub min_version: MinVersion,
-    /// From accept to the end of the handshake.
-    pub handshake_timeout: Duration,
-    /// Seconds in `Strict-Transport-Security` of answers over TLS; `None`: as `public.domain` has it.
-    pub(super) hsts: Option<u32>,
-    /// Secrets of 32 bytes in base64; the first seals tickets, all open them. Empty: one is made in the data directory.
-    pub ticket_keys: Vec<Secret>,
-}
-
-/// `tls.unknown_name`: certificate for a name that none of them has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum UnknownName {
-    /// None: the handshake ends.
-    #[default]
-    Refuse,
-    /// The first one.
-    Default,
-}
-
-/// `tls.min_version`: oldest version of TLS that is served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum MinVersion {
-    /// TLS 1.3 only.
-    #[default]
-    Tls13,
-    /// TLS 1.2 too.
-    Tls12,
-}
-
-/// `node.tls.*`.
-#[derive(Clone, Debug, Default)]
-pub struct NodeTls {
-    /// Addresses for calls of other nodes over TLS; empty: none.
-    pub listen: Vec<SocketAddr>,
-    /// Certificate of this node and those that lead to its authority, PEM; `None`: those of `tls.cert`.
-    pub cert: Option<PathBuf>,
-    /// The key of `cert`, PEM.
-    pub key: Option<PathBuf>,
-    /// `node.tls.client_ca` and `node.tls.client_required`.
-    pub clients: ClientCertificates,
-}
 
 impl Config {
     /// Certificates of the public, WebSocket, endpoint and admin listeners with TLS; empty without such a listener.

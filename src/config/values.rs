@@ -1,9 +1,10 @@
 //! Values of settings that are words: `None` for any other word.
 
+use protocol::webpush::endpoint::TokenForm;
 use store::scylla::options::Level;
 
 use super::parse::Raw;
-use super::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, TokenForm, UnknownName};
+use super::settings::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, UnknownName};
 
 /// Reads `roles`: one of them at least.
 pub(super) fn roles(raw: &Raw) -> Option<Roles> {

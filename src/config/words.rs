@@ -1,6 +1,6 @@
 //! The most similar word or name for a wrong one, and the check of log levels.
 
-use super::keys::{KEYS, Key};
+use super::key::Key;
 
 /// The levels of `log.level`, in rising detail, and `off`.
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
@@ -90,14 +90,14 @@ pub(crate) fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
 }
 
 /// The key whose name is most like `name`, if any is like it at all.
-pub(super) fn nearest_key(name: &str) -> Option<&'static Key> {
+pub(super) fn nearest_key(keys: &'static [Key], name: &str) -> Option<&'static Key> {
     let likeness = |key: &Key| {
         // The section may be missing or wrong; the key is meant all the same.
         let last = |text: &str| text.rsplit('.').next().map_or(String::new(), str::to_owned);
         let whole = strsim::normalized_damerau_levenshtein(name, key.name);
         whole.max(strsim::normalized_damerau_levenshtein(&last(name), &last(key.name)) * 0.95)
     };
-    let best = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    let best = keys.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(best) >= LIKENESS_MIN).then_some(best)
 }
 

@@ -132,7 +132,6 @@ pub fn table(tree: &Tree) -> Vec<String> {
 
 /// Places in which files still import each other in a circle, with their number today: it may shrink, never grow.
 const CIRCLES_LEFT: &[(&str, usize)] = &[
-    ("src/config/", 19),
     ("src/edge/", 13),
     ("src/store/src/embedded/", 10),
     ("bench/src/fleet/ring/", 2),

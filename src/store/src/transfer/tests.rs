@@ -14,6 +14,7 @@ use crate::embedded::{Embedded, Options};
 use crate::model::Model;
 use crate::testing::database::open_alone;
 use crate::testing::patient;
+use crate::testing::sample::bridged;
 use crate::testing::users::{channel, done, fill, user};
 
 fn rows(store: &mut dyn Transfer, user: u8) -> Vec<Message> {
@@ -172,6 +173,7 @@ laws! {
     rows_obey_the_laws_of_rows,
     a_known_user_gets_only_what_it_lacks,
     what_left_since_stays_away,
+    a_newer_bridge_raises_the_clock_of_its_user,
     a_second_run_changes_nothing,
     a_check_writes_nothing,
 }
@@ -199,6 +201,21 @@ fn what_left_since_stays_away(store: &mut dyn Transfer) {
     // The channel was registered elsewhere after it was unregistered here, so it is added.
     let later = coming(user(1, &[channel(2, 81)]), &[]);
     assert_eq!(import_users(store, &[later], false).unwrap().channels_added, 1);
+}
+
+/// The clock of a user covers its bridge, so that no store writes below it.
+fn a_newer_bridge_raises_the_clock_of_its_user(store: &mut dyn Transfer) {
+    let with = |registered| {
+        let contact = Contact { bridge: Some(bridged(registered)), ..Contact::default() };
+        coming(WholeUser { contact, ..user(1, &[channel(2, 9)]) }, &[])
+    };
+    import_users(store, &[with(9)], false).unwrap();
+    for (registered, there) in [(80, 80), (70, 80)] {
+        import_users(store, &[with(registered)], false).unwrap();
+        let WholeUser { user_clock, contact, .. } = found(store, 1).unwrap();
+        assert_eq!(contact.bridge, Some(bridged(there)));
+        assert!(user_clock >= Clock(there), "{user_clock:?}");
+    }
 }
 
 fn a_second_run_changes_nothing(store: &mut dyn Transfer) {

@@ -1,0 +1,496 @@
+//! The settings of the server, section by section: data without rules. Every other file of this folder imports this
+//! one, and this one none of them but the form of a secret.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use machine::ids::KeyDigest;
+use protocol::webpush::endpoint::TokenForm;
+use protocol::wire::forwarded::Kind;
+use protocol::wire::url::HttpUrl;
+use shards::strangers::Prefix;
+use store::scylla::options::Options;
+
+use super::parse::Secret;
+
+/// Maximum of `max_connections`.
+pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
+
+/// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of keys, store and ledgers.
+    pub data_dir: PathBuf,
+    pub roles: Roles,
+    /// Maximum number of sockets of this process, on all shards and ports, beside the reserves of the endpoint and node
+    /// ports (`machine::limits::endpoint_reserve`). At the bound: 503 and close.
+    pub max_connections: u32,
+    pub shards: Shards,
+    pub websocket: WebSocket,
+    pub endpoint: Endpoint,
+    pub public: Public,
+    pub access: Access,
+    pub strangers: Strangers,
+    pub proxy: Proxy,
+    pub http: Http,
+    pub tls: ServerTls,
+    pub acme: Acme,
+    pub node: Node,
+    pub admin: Admin,
+    pub broadcast: Broadcast,
+    pub store: Store,
+    pub delivery: Delivery,
+    pub simplepush: SimplePush,
+    pub bridge: Bridge,
+    pub bridge_calls: BridgeCalls,
+    pub fcm: Fcm,
+    pub apns: Apns,
+    pub forward: Forward,
+    pub hello: Hello,
+    pub relay: Relay,
+    pub drain: Drain,
+    pub log: Log,
+}
+
+/// Tiers that this process serves (docs/CLUSTER.md). At least one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Roles {
+    /// Holds sessions: the WebSocket and node listeners are open.
+    pub connect: bool,
+    /// Takes POSTs: the endpoint listener is open.
+    pub endpoint: bool,
+}
+
+/// `shards.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Shards {
+    /// CPU numbers to pin shards to, in this order; empty: every CPU this process may run on.
+    pub cores: Vec<u32>,
+    /// Number of shards; 0: one per core. More than cores: they share cores in turn.
+    pub count: u16,
+    /// Connections that wait in each listening socket at most; the kernel's net.core.somaxconn bounds it, too.
+    pub backlog: u16,
+    /// Choice of the shard for a new connection.
+    pub steer: Steer,
+}
+
+/// `shards.steer`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Steer {
+    /// Any shard: the kernel draws one by the addresses and ports of the connection.
+    #[default]
+    Off,
+    /// The shard of the CPU that worked on its first packet, where there is one (SO_INCOMING_CPU).
+    Cpu,
+}
+
+/// `websocket.*`.
+#[derive(Clone, Debug, Default)]
+pub struct WebSocket {
+    /// Addresses for user agents.
+    pub listen: Vec<SocketAddr>,
+    /// Addresses for user agents over TLS.
+    pub tls_listen: Vec<SocketAddr>,
+    /// From upgrade to hello.
+    pub hello_timeout: Duration,
+    /// Between server pings; zero: none.
+    pub auto_ping_interval: Duration,
+    /// From a server ping to its pong.
+    pub auto_ping_timeout: Duration,
+    /// `{}` more often than this closes with 4774.
+    pub ping_min_interval: Duration,
+    /// WebSockets beyond which new ones are sent elsewhere; 0: none are.
+    pub welcome: u32,
+}
+
+/// `endpoint.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoint {
+    /// Addresses for the POSTs of app servers.
+    pub listen: Vec<SocketAddr>,
+    /// Addresses for the POSTs of app servers over TLS.
+    pub tls_listen: Vec<SocketAddr>,
+    /// Start of endpoint URLs, no slash at the end; `None`: `https://` and the first of `public.domain`, or `https://`,
+    /// the first name of the first certificate and the port of `public.listen` or `tls_listen`, or `http://` and the
+    /// first listen address.
+    pub url: Option<String>,
+    /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
+    pub crypto_keys: Vec<Secret>,
+    /// Form of new endpoint tokens.
+    pub tokens: TokenForm,
+    /// POSTs per second to one endpoint; 0: no limit.
+    pub token_rate: u32,
+    /// POSTs per second of one VAPID key on one shard; 0: no limit.
+    pub origin_rate: u32,
+    /// Digests of the VAPID public keys whose POSTs are taken; empty: any.
+    pub allowed_keys: Vec<KeyDigest>,
+    /// `endpoint.tls.client_ca` and `endpoint.tls.client_required`.
+    pub clients: ClientCertificates,
+}
+
+/// `http.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Http {
+    /// From the first byte of a request to its last.
+    pub request_timeout: Duration,
+    /// From an answer to the next request.
+    pub keep_alive: Duration,
+}
+
+/// `node.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Addresses for calls of other nodes.
+    pub listen: Vec<SocketAddr>,
+    /// URL of this node in presence rows; `None`: `https://` and the first address of `tls.listen`, or `http://` and
+    /// that of `listen`.
+    pub url: Option<String>,
+    /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
+    pub keys: Vec<Secret>,
+    /// Maximum number of connections to each other node.
+    pub connections: u16,
+    /// For a connection to another node.
+    pub connect_timeout: Duration,
+    /// For a call of another node.
+    pub request_timeout: Duration,
+    /// PEM certificates of the authorities of other nodes; `None`: those that this host trusts.
+    pub ca: Option<PathBuf>,
+    pub tls: NodeTls,
+}
+
+/// `admin.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Admin {
+    /// Addresses for operators; empty: none.
+    pub listen: Vec<SocketAddr>,
+    /// Addresses for operators over TLS.
+    pub tls_listen: Vec<SocketAddr>,
+    /// Host names of requests that are answered, in lower case, beside `localhost` and IP addresses.
+    pub hosts: Vec<String>,
+}
+
+/// `broadcast.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// The broadcast source; `None`: only the operator sets broadcasts.
+    pub url: Option<HttpUrl>,
+    /// Sent to the source as `Authorization: Bearer`.
+    pub token: Option<Secret>,
+    /// Between two polls of the source.
+    pub interval: Duration,
+    /// Time within which every session is told of a change.
+    pub spread: Duration,
+}
+
+/// `store.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    pub kind: StoreKind,
+    /// Bytes of the block cache.
+    pub cache: u64,
+    /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
+    pub max_bytes: u64,
+    /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound; `None`: as the
+    /// kind of store has it.
+    pub user_bytes_per_day: Option<u64>,
+    /// Maximum difference between the time of a node and the clocks of the database.
+    pub max_skew: Duration,
+    pub scylla: Options,
+}
+
+/// `store.kind`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StoreKind {
+    /// In the data directory.
+    #[default]
+    Embedded,
+    /// In memory: for tests and trials, gone when the process ends.
+    Memory,
+    /// In ScyllaDB or Cassandra, shared by the nodes of a cluster.
+    Scylla,
+}
+
+/// `delivery.*` (ARCHITECTURE.md 3).
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    /// Unacked notifications of one session.
+    pub window: u16,
+    /// Store before sending.
+    pub durable: bool,
+    /// A direct unacked for this long is saved to storage.
+    pub spill_after: Duration,
+    /// A notification unacked for this long is sent again.
+    pub retry_after: Duration,
+    /// Deliveries after which a message that is never acked ends; 0: never.
+    pub attempts_max: u8,
+    /// Nothing is held for this long after traffic of the user agent; zero: everything below its minimum is.
+    pub release_on_activity: Duration,
+    /// Stored messages of one drain beyond which the user is reset; 0: never.
+    pub msg_limit: u32,
+    /// Bytes of the ledger log of one shard.
+    pub ledger_bytes: u64,
+}
+
+/// `simplepush.*` (PROTOCOL.md 1.12).
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Target of wake-up calls; `None`: there are none.
+    pub wake_url: Option<HttpUrl>,
+    /// User agents that do not request WebPush are in SimplePush mode.
+    pub enabled: bool,
+    /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
+    pub wake_timeout: Duration,
+}
+
+/// `hello.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hello {
+    /// The channels of a hello are the truth (PROTOCOL.md 1.5).
+    pub reconcile: bool,
+}
+
+/// `relay.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Relay {
+    /// User agents that one connection may speak for; 0: none may.
+    pub members: u16,
+}
+
+/// `drain.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drain {
+    /// From SIGTERM to the first session that is closed: health pages say 503 meanwhile.
+    pub delay: Duration,
+    /// Sessions closed per second on SIGTERM, on all shards together.
+    pub rate: u32,
+}
+
+/// `log.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// A level, or directives as of the crate `tracing-subscriber`.
+    pub level: String,
+    pub format: LogFormat,
+    pub color: bool,
+}
+
+/// `log.format`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `public.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Public {
+    /// Names of this server, in lower case.
+    pub domain: Vec<String>,
+    /// Addresses for user agents and app servers together, over TLS; `None`: as `domain` has it.
+    pub(super) listen: Option<Vec<SocketAddr>>,
+    /// Addresses without TLS that send browsers to `https://`; `None`: as `domain` has it.
+    pub(super) http_listen: Option<Vec<SocketAddr>>,
+}
+
+/// `access.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    pub register: RegisterMode,
+    /// Tokens of 16 to 128 visible characters that need no escape in a path.
+    pub tokens: Vec<Secret>,
+    /// Digests of VAPID public keys.
+    pub vapid_keys: Vec<KeyDigest>,
+}
+
+/// `access.register`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RegisterMode {
+    #[default]
+    Open,
+    Token,
+    Vapid,
+}
+
+/// `strangers.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Strangers {
+    /// Numbers of the limits; `None`: as `public.domain` and `public.listen` have it.
+    pub(super) connections: Option<u32>,
+    pub(super) handshakes: Option<u32>,
+    pub(super) new_users: Option<u32>,
+    pub(super) registers: Option<u32>,
+    /// Networks whose addresses are not counted.
+    pub(super) exempt: Vec<Prefix>,
+}
+
+/// `proxy.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Proxy {
+    /// Callers that are believed; empty: none, and both ways are off.
+    pub trusted: Vec<Prefix>,
+    /// Connections of the WebSocket, endpoint and public listeners begin with a PROXY header.
+    pub protocol: bool,
+    /// Field that names the caller of a request.
+    pub header: Option<Kind>,
+}
+
+/// `tls.*`.
+#[derive(Clone, Debug, Default)]
+pub struct ServerTls {
+    /// PEM files, each with a certificate and its intermediate certificates.
+    pub cert: Vec<PathBuf>,
+    /// The key of each certificate, in the same order.
+    pub key: Vec<PathBuf>,
+    pub unknown_name: UnknownName,
+    pub min_version: MinVersion,
+    /// From accept to the end of the handshake.
+    pub handshake_timeout: Duration,
+    /// Seconds in `Strict-Transport-Security` of answers over TLS; `None`: as `public.domain` has it.
+    pub(super) hsts: Option<u32>,
+    /// Secrets of 32 bytes in base64; the first seals tickets, all open them. Empty: one is made in the data directory.
+    pub ticket_keys: Vec<Secret>,
+}
+
+/// `tls.unknown_name`: certificate for a name that none of them has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UnknownName {
+    /// None: the handshake ends.
+    #[default]
+    Refuse,
+    /// The first one.
+    Default,
+}
+
+/// `tls.min_version`: oldest version of TLS that is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MinVersion {
+    /// TLS 1.3 only.
+    #[default]
+    Tls13,
+    /// TLS 1.2 too.
+    Tls12,
+}
+
+/// Certificates that clients of one listener show.
+#[derive(Clone, Debug, Default)]
+pub struct ClientCertificates {
+    /// PEM certificates of the authorities; `None`: clients are asked for no certificate.
+    pub ca: Option<PathBuf>,
+    /// A handshake without a certificate fails.
+    pub required: bool,
+}
+
+/// `node.tls.*`.
+#[derive(Clone, Debug, Default)]
+pub struct NodeTls {
+    /// Addresses for calls of other nodes over TLS; empty: none.
+    pub listen: Vec<SocketAddr>,
+    /// Certificate of this node and those that lead to its authority, PEM; `None`: those of `tls.cert`.
+    pub cert: Option<PathBuf>,
+    /// The key of `cert`, PEM.
+    pub key: Option<PathBuf>,
+    /// `node.tls.client_ca` and `node.tls.client_required`.
+    pub clients: ClientCertificates,
+}
+
+/// `acme.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Acme {
+    /// The operator agrees to the terms of the authority; without it nothing is ordered.
+    pub agree: bool,
+    /// Address that the authority writes to.
+    pub email: Option<String>,
+    /// URL of the directory of the authority; `None` only before the defaults are set.
+    pub directory: Option<HttpUrl>,
+    /// PEM certificates that the directory is verified with; `None`: those that this host trusts.
+    pub ca: Option<PathBuf>,
+    pub challenge: Challenge,
+    /// Profile of the certificates; `None`: the default of the authority.
+    pub profile: Option<String>,
+}
+
+/// `acme.challenge`: proof of control over a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Challenge {
+    /// A handshake on port 443 (RFC 8737).
+    #[default]
+    TlsAlpn01,
+    /// A request on port 80 (RFC 8555 section 8.3).
+    Http01,
+}
+
+/// Registration of devices of mobile bridges.
+#[derive(Clone, Debug, Default)]
+pub struct Bridge {
+    /// Keys of the secrets of registered users; the first makes them, all verify. Empty: the API is off.
+    pub auth_keys: Vec<Secret>,
+    /// First registrations per second on this node; 0: no limit.
+    pub registration_rate: u32,
+    /// The bridge for tests is there.
+    pub stub: bool,
+}
+
+/// Bounds and trust of the calls of mobile bridges.
+#[derive(Clone, Debug, Default)]
+pub struct BridgeCalls {
+    /// Calls of each profile that are under way.
+    pub max_in_flight: u16,
+    /// Calls of each profile that wait.
+    pub queue: u16,
+    /// Bytes of the bodies that wait, of all profiles.
+    pub queue_bytes: usize,
+    /// PEM certificates of the authorities of the services; `None`: those that this host trusts.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// `bridge.fcm.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Fcm {
+    /// Profiles as JSON text, or the file that holds it; `None`: there is no such bridge.
+    pub credentials: Option<Secret>,
+    /// URL of the service; `None` only before the defaults are set.
+    pub base_url: Option<HttpUrl>,
+    /// For one notification.
+    pub timeout: Duration,
+    /// Seconds that FCM keeps a notification at least, and at most.
+    pub min_ttl: u32,
+    pub max_ttl: u32,
+    /// Bytes of the data of one notification.
+    pub max_data: usize,
+    /// Notifications of one topic replace each other at FCM.
+    pub collapse: bool,
+    /// Connections of each profile.
+    pub connections: u8,
+}
+
+/// `bridge.apns.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Apns {
+    /// Channels as JSON text, or the file that holds it; `None`: there is no such bridge.
+    pub channels: Option<Secret>,
+    /// For one notification.
+    pub timeout: Duration,
+    /// After which a connection without notifications is closed.
+    pub idle_timeout: Duration,
+    /// Bytes of one payload.
+    pub max_data: usize,
+    /// Connections of each channel.
+    pub connections: u8,
+}
+
+/// `forward.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Forward {
+    pub enabled: bool,
+    /// Secret of those who may create endpoints; `None`: anybody may.
+    pub create_token: Option<Secret>,
+    /// Endpoints created per second; 0: no limit.
+    pub create_rate: u32,
+    /// The only hosts that may be called; empty: any.
+    pub hosts: Vec<String>,
+    pub timeout: Duration,
+    pub max_in_flight: u32,
+}
