@@ -5,6 +5,7 @@ use super::error::ConfigError;
 use super::key::keys;
 use super::parse::{self, Raw, Secret};
 use super::settings::Config;
+use super::values::rate;
 
 keys! {
     /// Forward endpoints.
@@ -20,7 +21,7 @@ keys! {
     "forward.create_rate" = "10",
         RATE,
         "Requests for forward endpoints per second and node, with a burst of ten seconds' worth; further ones are answered 429. Read again on SIGHUP.",
-        |c, raw| { c.forward.create_rate = create_rate(raw)?; Some(()) };
+        |c, raw| { c.forward.create_rate = rate(raw)?; Some(()) };
     "forward.hosts" = "",
         "host names as push.example.org, each once and up to 250 bytes, without ports, separated by commas, or nothing",
         "The only hosts that forward endpoints may lead to; nothing: any public host. Endpoints of other hosts are answered 404. Read again on SIGHUP.",
@@ -33,11 +34,6 @@ keys! {
         "a number from 1 to 4096",
         "Maximum number of calls of targets at a time, and at most 16 of them for one host; a further message is answered 503.",
         |c, raw| { c.forward.max_in_flight = parse::number(raw, 1, 4_096)? as u32; Some(()) };
-}
-
-/// Reads `forward.create_rate`.
-fn create_rate(raw: &Raw) -> Option<u32> {
-    Some(parse::number(raw, 0, u64::from(machine::token_bucket::RATE_MAX))? as u32)
 }
 
 /// Reads `forward.create_token`.

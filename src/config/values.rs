@@ -1,10 +1,15 @@
-//! Values of settings that are words: `None` for any other word.
+//! Values of settings that are words or rates: `None` for anything else.
 
 use protocol::webpush::endpoint::TokenForm;
 use store::scylla::options::Level;
 
-use super::parse::Raw;
+use super::parse::{self, Raw};
 use super::settings::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, UnknownName};
+
+/// Reads requests per second; 0 for no limit.
+pub(super) fn rate(raw: &Raw) -> Option<u32> {
+    Some(parse::number(raw, 0, u64::from(machine::token_bucket::RATE_MAX))? as u32)
+}
 
 /// Reads `roles`: one of them at least.
 pub(super) fn roles(raw: &Raw) -> Option<Roles> {

@@ -195,7 +195,8 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
     known.extend(tree.rust().filter(|f| !tree.is_test(f)).flat_map(|f| histograms(&f.text)));
     let document = "docs/OPERATIONS.md";
     let Some(text) = tree.get(document) else { return vec![format!("{document} is missing")] };
-    let config = tree.get("src/config/keys.rs").map_or("", |f| f.text.as_str());
+    let config = tree.rust().filter(|f| f.path.starts_with("src/config/") && !tree.is_test(f));
+    let config: String = config.map(|f| f.text.as_str()).collect();
     for word in quoted(&text.text).filter(|w| is_number_name(w)) {
         let key = config.contains(&format!("\"{word}\" "));
         if !key && !known.iter().any(|(known, _)| known == word) {
@@ -307,7 +308,7 @@ fn a_number_counted_twice_and_one_that_does_not_exist_are_refused() {
     let two = ("src/edge/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
     let store = ("src/store/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
     let document = ("docs/OPERATIONS.md", "`a_b`, `store_a_b`, `data_dir` and `--a_c`\n");
-    let keys = ("src/config/keys.rs", "    \"data_dir\" (\"data-dir\" \"DIR\")\n");
+    let keys = ("src/config/listeners.rs", "    \"data_dir\" (\"data-dir\" \"DIR\")\n");
     assert_eq!(numbers(&Tree::of(&[one, store, document, keys])), Vec::<String>::new());
     assert_eq!(numbers(&Tree::of(&[one, two, store, document, keys])).len(), 1);
     assert_eq!(numbers(&Tree::of(&[one, document, keys])).len(), 1);
