@@ -1,4 +1,4 @@
-//! The process, its listeners and its callers: `data_dir`, `roles`, `shards.*`, `websocket.*`, `endpoint.*`, `public.*`,
+//! The process, its listeners and its callers: `data_dir`, `roles`, `websocket.*`, `endpoint.*`, `public.*`,
 //! `access.*`, `http.*` and `tls.*`.
 
 use super::allowed::{

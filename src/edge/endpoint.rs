@@ -10,9 +10,10 @@ use machine::upstream::BridgeFailure;
 use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
 use super::pages::method_refused;
 use super::receipts;
+use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::endpoint::{EndpointToken, parse_path};
 use protocol::webpush::errno::ApiError;
@@ -129,6 +130,13 @@ impl PushEdge {
             delivery: Delivery::read(head.header("ttl"), head.header("topic"), head.every("urgency")),
             receipt: self.offers_receipts && Preferences::read(head.every("prefer")).respond_async,
         })
+    }
+
+    /// Counts a POST of the sender of this key. Returns the refusal if the sender exceeds its rate.
+    pub(super) fn take_from_sender(&mut self, now: Now, sender: Option<KeyDigest>) -> Result<(), Reply> {
+        let taken = self.senders.take(now, sender);
+        self.stats.senders_forgotten = self.senders.forgotten();
+        taken.map_err(|seconds| Reply::FaultUntil(ApiError::TooManyOfSender, seconds))
     }
 
     /// Steps 3 to 5: verifies the authorization if there is one. A locked endpoint requires the matching key.

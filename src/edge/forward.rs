@@ -10,9 +10,10 @@ use machine::time::Now;
 use machine::upstream::{ForwardCall, ForwardMessage, ForwardOutcome};
 
 use super::PushEdge;
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
 use super::node_rate::NodeRate;
 use super::pages::method_refused;
+use super::reply::Reply;
 use super::response::{self, Context};
 use super::stats::EdgeStats;
 use protocol::webpush::endpoint::{BadKey, KeyLock, split_url};

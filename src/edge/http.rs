@@ -19,6 +19,7 @@ use super::forward::{self, ForwardDraft, ForwardStep, Forwarding};
 use super::front::Front;
 use super::node::Call as NodeCall;
 use super::registering::{self, Registering, RegistrationDraft};
+use super::reply::Reply;
 use super::response::{self, Context, HEARTBEAT};
 use super::simplepush::UpdateDraft;
 use super::{Codec, EventKind, PushEdge};
@@ -132,39 +133,6 @@ impl BodyAction {
             BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
             BodyAction::Reply(Reply::Page(path)) => path.len(),
             BodyAction::Reply(_) | BodyAction::Ask(_) => 0,
-        }
-    }
-}
-
-/// Answer that needs no machine.
-pub(super) enum Reply {
-    Fault(ApiError),
-    /// A refusal with `Retry-After` in seconds.
-    FaultUntil(ApiError, u32),
-    /// 405 with the allowed methods.
-    WrongMethod(ApiError, &'static str),
-    /// Answer to OPTIONS: the requested headers, and the methods of the path.
-    Options(Option<Box<[u8]>>, &'static str),
-    /// Answer to HEAD of a path that only takes POST or DELETE.
-    Empty,
-    Page(Box<str>),
-    /// The page of `/`; true for HTML.
-    Front(bool),
-    /// Boot of this node.
-    Boot,
-    /// Answer to GET of an endpoint.
-    Discovery,
-}
-
-impl Reply {
-    /// Returns the status of the response.
-    pub(super) fn status(&self) -> u16 {
-        match self {
-            Reply::Fault(fault) | Reply::FaultUntil(fault, _) => fault.row().status,
-            Reply::WrongMethod(..) => 405,
-            Reply::Options(..) | Reply::Empty | Reply::Page(_) | Reply::Front(_) | Reply::Boot | Reply::Discovery => {
-                200
-            }
         }
     }
 }

@@ -26,6 +26,7 @@ mod pages;
 mod receipts;
 mod registering;
 mod registration;
+mod reply;
 mod relay;
 mod sender_rates;
 mod simplepush;
@@ -65,6 +66,7 @@ use http::Exchange;
 pub use node_rate::NodeRate;
 use registering::Registrations;
 pub use registering::{BridgeProfiles, RegistrationSettings};
+pub use response::VersionInfo;
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
@@ -134,15 +136,6 @@ impl EdgeKeys {
     pub fn check(&self) -> Result<(), BadKey> {
         MessageIds::new(&self.crypto).map(|_| ())
     }
-}
-
-/// The facts of `/__version__` (PROTOCOL.md 7.1).
-#[derive(Clone, Debug, Default)]
-pub struct VersionInfo {
-    pub version: String,
-    pub commit: String,
-    pub source: String,
-    pub build: String,
 }
 
 /// Maximum body of a POST: 4,096 bytes of plain text fit after encryption and base64 (PROTOCOL.md 2.6).

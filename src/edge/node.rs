@@ -8,8 +8,9 @@ use machine::ids::Uaid;
 use machine::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush};
 
 use super::PushEdge;
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
 use super::pages::method_refused;
+use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::node_call::{NotifyCall, PushCall, parse_boot, read_push, read_told};

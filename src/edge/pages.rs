@@ -1,7 +1,8 @@
 //! Health pages, and requests with a method that a path does not take.
 
 use super::PushEdge;
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
+use super::reply::Reply;
 use super::response::{ECHO_BYTES_MAX, HEARTBEAT};
 use protocol::webpush::errno::ApiError;
 use protocol::wire::http1::Head;

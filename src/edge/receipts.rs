@@ -8,8 +8,9 @@ use machine::time::TimeSpan;
 use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
 use super::PushEdge;
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
 use super::pages::method_refused;
+use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::endpoint::BadKey;
 use protocol::webpush::errno::ApiError;

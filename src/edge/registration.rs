@@ -10,9 +10,10 @@ use machine::time::Now;
 use machine::upstream::BridgeKind;
 use machine::{Command, Device, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand};
 
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
 use super::pages::method_refused;
 use super::registering::{Draft, Registering, RegistrationDraft, RegistrationSettings, Registrations};
+use super::reply::Reply;
 use super::response::{self, Context};
 use super::{EventKind, PushEdge};
 use protocol::webpush::endpoint::Subscription;

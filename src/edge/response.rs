@@ -3,13 +3,21 @@
 use machine::time::UnixSeconds;
 use shards::ports::Port;
 
-use super::VersionInfo;
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::forward::ForwardFault;
 use protocol::webpush::registration::RegistrationFault;
 use protocol::wire::http1::{Head, Response};
 use protocol::wire::text::{push_json, push_u64};
 use protocol::wire::upgrade;
+
+/// The facts of `/__version__` (PROTOCOL.md 7.1).
+#[derive(Clone, Debug, Default)]
+pub struct VersionInfo {
+    pub version: String,
+    pub commit: String,
+    pub source: String,
+    pub build: String,
+}
 
 /// Facts of a request that its answer depends on.
 #[derive(Clone, Debug, Default)]

@@ -8,10 +8,6 @@ use machine::ids::KeyDigest;
 use machine::time::Now;
 use machine::token_bucket::TokenBuckets;
 
-use super::PushEdge;
-use super::http::Reply;
-use protocol::webpush::errno::ApiError;
-
 /// Senders of one shard; `None` when there is no rate.
 pub(super) struct SenderRates {
     buckets: Option<TokenBuckets<[u8; 32]>>,
@@ -22,15 +18,16 @@ impl SenderRates {
     pub(super) fn new(per_second: u32) -> SenderRates {
         SenderRates { buckets: TokenBuckets::new(per_second) }
     }
-}
 
-impl PushEdge {
-    /// Counts a POST of the sender of this key. Returns the refusal if the sender exceeds its rate.
-    pub(super) fn take_from_sender(&mut self, now: Now, sender: Option<KeyDigest>) -> Result<(), Reply> {
-        let Some(buckets) = &mut self.senders.buckets else { return Ok(()) };
+    /// Counts a POST of the sender of this key. Returns the seconds to wait if the sender exceeds its rate.
+    pub(super) fn take(&mut self, now: Now, sender: Option<KeyDigest>) -> Result<(), u32> {
+        let Some(buckets) = &mut self.buckets else { return Ok(()) };
         // In practice no digest is zero.
-        let taken = buckets.take(now.mono, sender.map_or([0; 32], |key| key.0));
-        self.stats.senders_forgotten = buckets.forgotten();
-        taken.map_err(|wait| Reply::FaultUntil(ApiError::TooManyOfSender, wait.seconds_ceil()))
+        buckets.take(now.mono, sender.map_or([0; 32], |key| key.0)).map_err(|wait| wait.seconds_ceil())
+    }
+
+    /// Returns the number of senders that the full table has forgotten.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.buckets.as_ref().map_or(0, TokenBuckets::forgotten)
     }
 }

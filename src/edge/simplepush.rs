@@ -11,8 +11,9 @@ use machine::time::{Now, UnixSeconds};
 use machine::{Disposition, Published};
 
 use super::PushEdge;
-use super::http::{BodyAction, Reply};
+use super::http::BodyAction;
 use super::pages::method_refused;
+use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::endpoint::parse_path;
 use protocol::webpush::errno::ApiError;

@@ -132,7 +132,7 @@ pub fn table(tree: &Tree) -> Vec<String> {
 
 /// Places in which files still import each other in a circle, with their number today: it may shrink, never grow.
 const CIRCLES_LEFT: &[(&str, usize)] = &[
-    ("src/edge/", 13),
+    ("src/edge/", 12),
     ("src/store/src/embedded/", 10),
     ("bench/src/fleet/ring/", 2),
     ("bench/src/scenario/", 8),
