@@ -5,6 +5,8 @@ pub(super) const ADDRESSES_OR_NONE: &str = "addresses as 0.0.0.0:8443 or [::1]:8
 pub(super) const ADDRESSES_BY_DOMAIN: &str =
     "addresses as 0.0.0.0:443 or [::1]:443, separated by commas, none, or nothing";
 pub(super) const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
+pub(super) const CALL_SECONDS: &str =
+    "seconds from 0.001 to 25, as 5, 2.5, \"250ms\" or \"5s\", because senders and proxies wait 30 s for a response";
 pub(super) const SECONDS_OR_ZERO: &str =
     "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 pub(super) const RATE: &str = "a number from 0 (no limit) to 1000000";

@@ -1,6 +1,6 @@
 //! `bridge.max_in_flight` and the other bounds of calls of mobile bridges (docs/BRIDGES.md).
 
-use super::allowed::{PEM, SECONDS};
+use super::allowed::{CALL_SECONDS, PEM, SECONDS};
 use super::key::keys;
 use super::{apns, fcm, parse};
 
@@ -33,9 +33,9 @@ keys! {
         "URL of Firebase Cloud Messaging.",
         |c, raw| { c.fcm.base_url = fcm::base_url(raw)?; Some(()) };
     "bridge.fcm.timeout" = "3",
-        SECONDS,
+        CALL_SECONDS,
         "Time limit for one notification, with its wait for other notifications and for an access token; later it is answered 502.",
-        |c, raw| { c.fcm.timeout = parse::positive_duration(raw)?; Some(()) };
+        |c, raw| { c.fcm.timeout = parse::call_time(raw)?; Some(()) };
     "bridge.fcm.min_ttl" = "60",
         "a number of seconds from 0 to 2419200",
         "Minimum time for which FCM keeps a notification. With 0, a notification with TTL 0 is delivered now or never.",
@@ -61,9 +61,9 @@ keys! {
         "Channels of the Apple Push Notification service: the signing key or the certificate of each app, and its topic, as JSON or as a file with it. Read again on SIGHUP.",
         |c, raw| { c.apns.channels = apns::channels(raw)?; Some(()) };
     "bridge.apns.timeout" = "5",
-        SECONDS,
+        CALL_SECONDS,
         "Time limit for one notification, with its wait for other notifications; later it is answered 502.",
-        |c, raw| { c.apns.timeout = parse::positive_duration(raw)?; Some(()) };
+        |c, raw| { c.apns.timeout = parse::call_time(raw)?; Some(()) };
     "bridge.apns.idle_timeout" = "600",
         SECONDS,
         "Time after which a connection to Apple without notifications is closed.",

@@ -1,6 +1,6 @@
 //! `forward.*`: endpoints that pass messages on to other push services (docs/FORWARD.md).
 
-use super::allowed::{RATE, SECONDS};
+use super::allowed::{CALL_SECONDS, RATE};
 use super::error::ConfigError;
 use super::key::keys;
 use super::parse::{self, Raw, Secret};
@@ -27,9 +27,9 @@ keys! {
         "The only hosts that forward endpoints may lead to; nothing: any public host. Endpoints of other hosts are answered 404. Read again on SIGHUP.",
         |c, raw| { c.forward.hosts = parse::domains(raw)?; Some(()) };
     "forward.timeout" = "5",
-        SECONDS,
+        CALL_SECONDS,
         "Time limit for a call of a target, from the lookup of its name to its answer; later the sender is answered 502.",
-        |c, raw| { c.forward.timeout = parse::positive_duration(raw)?; Some(()) };
+        |c, raw| { c.forward.timeout = parse::call_time(raw)?; Some(()) };
     "forward.max_in_flight" = "128",
         "a number from 1 to 4096",
         "Maximum number of calls of targets at a time, and at most 16 of them for one host; a further message is answered 503.",

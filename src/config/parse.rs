@@ -104,6 +104,14 @@ pub fn positive_duration(raw: &Raw) -> Option<Duration> {
     duration(raw).filter(|span| *span >= Duration::from_millis(1))
 }
 
+/// Time for a call that a POST waits for.
+pub fn call_time(raw: &Raw) -> Option<Duration> {
+    positive_duration(raw).filter(|span| *span <= CALL_TIME_MAX)
+}
+
+/// Many senders and reverse proxies give a POST 30 s, of which the way needs some. Refuse: the setting is not accepted.
+const CALL_TIME_MAX: Duration = Duration::from_secs(25);
+
 /// A number of bytes, with an optional unit (`KiB`, `MiB`, `GiB`, `TiB`; `K`, `M`, `G`, `T` mean the same).
 pub fn bytes(raw: &Raw) -> Option<u64> {
     let text = raw.text()?;

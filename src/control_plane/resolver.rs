@@ -2,16 +2,19 @@
 //! never joined: neither the control plane nor its end is held up by a name server that does not answer.
 //!
 //! One lookup for a name at a time, for all callers: a name without an answer takes one place, however often it is
-//! asked for, and leaves the others to names that can be found.
+//! asked for, and leaves the others to names that can be found. A lookup that waits ends with its last caller, since
+//! strangers choose names too.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 use tokio::sync::{Semaphore, watch};
 
 /// Addresses, or why there are none.
 type ResolveResult = Result<Arc<[IpAddr]>, String>;
+/// Gives a result to all callers.
+type FoundSender = watch::Sender<Option<ResolveResult>>;
 /// Asks for a name, and blocks.
 type ResolveFn = fn(&str) -> std::io::Result<Vec<IpAddr>>;
 
@@ -19,8 +22,8 @@ type ResolveFn = fn(&str) -> std::io::Result<Vec<IpAddr>>;
 pub(super) struct Resolver {
     ask: ResolveFn,
     permits: Arc<Semaphore>,
-    /// By name; those that wait for a place are among them. As many as there are callers.
-    in_flight: Mutex<HashMap<Box<str>, watch::Receiver<Option<ResolveResult>>>>,
+    /// By name; those that wait for a place are among them.
+    in_flight: Mutex<HashMap<Box<str>, FoundSender>>,
 }
 
 impl Resolver {
@@ -32,9 +35,9 @@ impl Resolver {
     /// other caller.
     ///
     /// # Errors
-    /// The error of the resolver.
+    /// The error of the resolver, or that there are too many lookups.
     pub async fn of(resolver: &Arc<Resolver>, name: &str) -> ResolveResult {
-        let mut answer = Resolver::start(resolver, name);
+        let mut answer = Resolver::start(resolver, name)?;
         match answer.wait_for(Option::is_some).await {
             Ok(found) => found.clone().unwrap_or_else(|| Err(GONE.to_owned())),
             Err(_) => Err(GONE.to_owned()),
@@ -42,29 +45,50 @@ impl Resolver {
     }
 
     /// The lookup of this name that is under way, or a new one.
-    fn start(resolver: &Arc<Resolver>, name: &str) -> watch::Receiver<Option<ResolveResult>> {
-        let mut in_flight = resolver.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(answer) = in_flight.get(name) {
-            return answer.clone();
+    fn start(resolver: &Arc<Resolver>, name: &str) -> Result<watch::Receiver<Option<ResolveResult>>, String> {
+        let mut in_flight = resolver.in_flight();
+        if let Some(found) = in_flight.get(name) {
+            return Ok(found.subscribe());
+        }
+        if in_flight.len() >= IN_FLIGHT_MAX {
+            return Err(FULL.to_owned());
         }
         let (found, answer) = watch::channel(None);
-        in_flight.insert(name.into(), answer.clone());
+        in_flight.insert(name.into(), found.clone());
         drop(in_flight);
-        let (resolver, name) = (Arc::clone(resolver), Box::<str>::from(name));
-        tokio::spawn(async move {
-            let Ok(place) = Arc::clone(&resolver.permits).acquire_owned().await else { return };
-            let ended = LookupGuard { resolver: Arc::clone(&resolver), name };
-            let body = move || {
-                let said = (resolver.ask)(&ended.name).map(Arc::from).map_err(|error| error.to_string());
-                drop(ended);
-                drop(place);
-                // The caller may be gone.
-                let _ = found.send(Some(said));
-            };
-            // Without a thread the closure is dropped with `found`, and the callers that wait learn of it.
-            let _ = std::thread::Builder::new().name("lookup".to_owned()).spawn(body);
-        });
-        answer
+        tokio::spawn(Resolver::look_up(Arc::clone(resolver), name.into(), found));
+        Ok(answer)
+    }
+
+    async fn look_up(resolver: Arc<Resolver>, name: Box<str>, found: FoundSender) {
+        let place = loop {
+            tokio::select! {
+                place = Arc::clone(&resolver.permits).acquire_owned() => break place,
+                () = found.closed() => {
+                    let mut in_flight = resolver.in_flight();
+                    // Another caller may have come just now.
+                    if found.receiver_count() == 0 {
+                        in_flight.remove(&name);
+                        return;
+                    }
+                }
+            }
+        };
+        let Ok(place) = place else { return };
+        let ended = LookupGuard { resolver: Arc::clone(&resolver), name };
+        let body = move || {
+            let said = (resolver.ask)(&ended.name).map(Arc::from).map_err(|error| error.to_string());
+            drop(ended);
+            drop(place);
+            // The caller may be gone.
+            let _ = found.send(Some(said));
+        };
+        // Without a thread the closure is dropped with `found`, and the callers that wait learn of it.
+        let _ = std::thread::Builder::new().name("lookup".to_owned()).spawn(body);
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<Box<str>, FoundSender>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +100,7 @@ struct LookupGuard {
 
 impl Drop for LookupGuard {
     fn drop(&mut self) {
-        self.resolver.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+        self.resolver.in_flight().remove(&self.name);
     }
 }
 
@@ -88,8 +112,12 @@ pub(super) fn resolve_by_system(name: &str) -> std::io::Result<Vec<IpAddr>> {
 
 /// Error text for a lookup whose thread did not start.
 const GONE: &str = "this host gives no thread for a lookup";
+/// Error text for a lookup beyond [`IN_FLIGHT_MAX`].
+const FULL: &str = "too many names are looked up at a time";
 /// Names that are looked up at a time. Queue: the next lookup waits for one to end.
 const LOOKUPS_MAX: usize = 16;
+/// Names that are looked up or wait for it. Refuse: the call fails as if the name were not found.
+const IN_FLIGHT_MAX: usize = 128;
 
 #[cfg(test)]
 mod tests {
@@ -132,5 +160,44 @@ mod tests {
         while !resolver.in_flight.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Gives no answer at all.
+    fn silent(_: &str) -> std::io::Result<Vec<IpAddr>> {
+        SILENT.fetch_add(1, Ordering::SeqCst);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    static SILENT: AtomicUsize = AtomicUsize::new(0);
+
+    #[tokio::test]
+    async fn lookups_are_bounded_and_those_that_wait_end_with_their_callers() {
+        let resolver = Resolver::new(silent);
+        let mut callers = tokio::task::JoinSet::new();
+        for number in 0..128 {
+            let resolver = Arc::clone(&resolver);
+            callers.spawn(async move { Resolver::of(&resolver, &format!("dead{number}.example")).await });
+        }
+        let lookups = || resolver.in_flight.lock().unwrap().len();
+        let patience = Duration::from_secs(30);
+        let settle = async |expected: usize| {
+            let settled = async {
+                while lookups() != expected {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let _ = tokio::time::timeout(patience, settled).await;
+            assert_eq!(lookups(), expected);
+        };
+        settle(128).await;
+        let refused = tokio::time::timeout(patience, Resolver::of(&resolver, "one.more.example")).await;
+        assert!(refused.expect("at once").is_err());
+        assert_eq!(lookups(), 128);
+        callers.shutdown().await;
+        // Threads cannot be stopped; the others were never asked for.
+        settle(LOOKUPS_MAX).await;
+        assert_eq!(SILENT.load(Ordering::SeqCst), LOOKUPS_MAX);
     }
 }

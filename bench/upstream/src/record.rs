@@ -129,6 +129,11 @@ impl State {
         self.lock().connections
     }
 
+    /// Largest number of streams that were open at a time on one connection.
+    pub fn streams_max(&self) -> usize {
+        self.lock().streams_max
+    }
+
     /// Faults against the documents of the services.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()

@@ -24,6 +24,9 @@ pub(super) struct Connections {
     client: HttpClient,
     connections_max: usize,
     idle_timeout: Duration,
+    /// Silence after which a connection is asked for a sign of life, and the time for that sign.
+    ping_after: Duration,
+    pong_within: Duration,
     state: Mutex<State>,
     /// Counts the attempts to connect that have ended.
     attempts: watch::Sender<u64>,
@@ -34,17 +37,28 @@ struct State {
     /// Number of the next connection.
     next: u64,
     is_connecting: bool,
-    /// Attempts in a row that failed.
-    failures: u32,
-    /// No attempt before this time.
-    not_before: Option<Instant>,
+    /// Of attempts that failed, and connections that ended before they were of use.
+    back_off: BackOff,
+    /// Of connections that were given up because the service holds something against them.
+    given_up: BackOff,
 }
 
 struct Open {
     id: u64,
     sender: SendRequest<Full<Bytes>>,
     in_flight: usize,
+    /// Calls without an answer since the last one that had one.
+    lost: usize,
+    /// A call was answered as it should be.
+    is_of_use: bool,
     used: Instant,
+}
+
+impl Open {
+    /// Calls under way. One that was lost counts as many: a connection that answers nothing looks busy, not free.
+    fn load(&self) -> usize {
+        self.in_flight + self.lost * STREAMS_BEFORE_ANOTHER
+    }
 }
 
 /// One connection, for one call.
@@ -52,6 +66,8 @@ pub(super) struct Stream {
     connections: Arc<Connections>,
     id: u64,
     sender: SendRequest<Full<Bytes>>,
+    /// The request is on its way, and there is no result yet.
+    is_waiting: bool,
 }
 
 /// Reason for the lack of a complete answer.
@@ -69,9 +85,12 @@ pub(super) enum ExchangeError {
 
 impl Connections {
     pub fn new(origin: Origin, client: HttpClient, connections_max: usize, idle_timeout: Duration) -> Connections {
-        let state = State { open: Vec::new(), next: 0, is_connecting: false, failures: 0, not_before: None };
+        let (given_up, is_connecting) = (BackOff::default(), false);
+        let state = State { open: Vec::new(), next: 0, is_connecting, back_off: BackOff::default(), given_up };
         let attempts = watch::Sender::new(0);
-        Connections { origin, client, connections_max, idle_timeout, state: Mutex::new(state), attempts }
+        let (ping_after, pong_within) = (PING_AFTER, PONG_WITHIN);
+        let state = Mutex::new(state);
+        Connections { origin, client, connections_max, idle_timeout, ping_after, pong_within, state, attempts }
     }
 
     /// Returns the authority of the service.
@@ -83,7 +102,7 @@ impl Connections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection with the fewest calls. Waits for the first one; time is the caller's to bound.
+    /// The connection with the least load. Waits for the first one; time is the caller's to bound.
     ///
     /// # Errors
     /// [`ExchangeError::Unconnected`]: the attempt failed, or one that failed is too recent for another.
@@ -101,38 +120,35 @@ impl Connections {
     }
 
     fn pick(connections: &Arc<Connections>) -> Option<Stream> {
-        let mut state = connections.state();
-        state.open.retain(|open| !open.sender.is_closed());
-        let now = Instant::now();
-        let least = state.open.iter().map(|open| open.in_flight).min();
+        let (mut state, now) = (connections.state(), Instant::now());
+        state.forget_closed(now);
+        let least = state.open.iter().map(Open::load).min();
         let is_wanted = least.is_none_or(|least| least >= STREAMS_BEFORE_ANOTHER);
-        let may_connect = !state.is_connecting && state.not_before.is_none_or(|time| now >= time);
+        let may_connect = !state.is_connecting && state.back_off.is_over(now);
         if is_wanted && may_connect && state.open.len() < connections.connections_max {
             state.is_connecting = true;
             tokio::spawn(connect(Arc::clone(connections)));
         }
-        let open = state.open.iter_mut().min_by_key(|open| open.in_flight)?;
+        let open = state.open.iter_mut().min_by_key(|open| open.load())?;
         (open.in_flight, open.used) = (open.in_flight + 1, now);
-        Some(Stream { connections: Arc::clone(connections), id: open.id, sender: open.sender.clone() })
-    }
-
-    /// Gives up the connections that are there; calls on them go on. The next call makes another.
-    pub fn reconnect(&self) {
-        self.state().open.clear();
+        let (id, sender) = (open.id, open.sender.clone());
+        Some(Stream { connections: Arc::clone(connections), id, sender, is_waiting: false })
     }
 
     /// Closes connections that no call has used for long.
     pub fn close_idle(&self, now: Instant) {
         let idle = |open: &Open| open.in_flight == 0 && now.saturating_duration_since(open.used) >= self.idle_timeout;
-        self.state().open.retain(|open| !idle(open) && !open.sender.is_closed());
+        let mut state = self.state();
+        state.forget_closed(now);
+        state.open.retain(|open| !idle(open));
     }
 
     fn connected(&self, sender: SendRequest<Full<Bytes>>) {
         let mut state = self.state();
-        (state.is_connecting, state.failures, state.not_before) = (false, 0, None);
+        state.is_connecting = false;
         let (id, used) = (state.next, Instant::now());
         state.next += 1;
-        state.open.push(Open { id, sender, in_flight: 0, used });
+        state.open.push(Open { id, sender, in_flight: 0, lost: 0, is_of_use: false, used });
         drop(state);
         self.attempts.send_modify(|attempts| *attempts += 1);
     }
@@ -140,12 +156,61 @@ impl Connections {
     fn failed(&self) {
         let mut state = self.state();
         state.is_connecting = false;
-        let span = (PAUSE_MIN * 2u32.saturating_pow(state.failures.min(7))).min(PAUSE_MAX);
-        state.failures = state.failures.saturating_add(1);
-        // At least half of it, so that nodes that lost the service together do not come back together.
-        state.not_before = Some(Instant::now() + span.mul_f64(0.5 + jitter() / 2.0));
+        state.back_off.failed(Instant::now());
         drop(state);
         self.attempts.send_modify(|attempts| *attempts += 1);
+    }
+}
+
+impl State {
+    /// Changes a connection, unless it was forgotten.
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Open)) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.id == id) {
+            change(open);
+        }
+    }
+
+    /// Forgets connections that ended.
+    fn forget_closed(&mut self, now: Instant) {
+        let State { open, back_off, .. } = self;
+        open.retain(|open| {
+            let is_closed = open.sender.is_closed();
+            if is_closed && !open.is_of_use {
+                back_off.failed_but_once(now);
+            }
+            !is_closed
+        });
+    }
+}
+
+/// Pauses between attempts of one kind, while they fail.
+#[derive(Default)]
+struct BackOff {
+    /// Failures in a row.
+    failures: u32,
+    /// No attempt before this time.
+    not_before: Option<Instant>,
+}
+
+impl BackOff {
+    fn is_over(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|time| now >= time)
+    }
+
+    fn failed(&mut self, now: Instant) {
+        let span = (PAUSE_MIN * 2u32.saturating_pow(self.failures.min(7))).min(PAUSE_MAX);
+        self.failures = self.failures.saturating_add(1);
+        // At least half of it, so that nodes that lost the service together do not come back together.
+        self.not_before = Some(now + span.mul_f64(0.5 + jitter() / 2.0));
+    }
+
+    /// As [`BackOff::failed`], but the first failure costs no pause: a second attempt of the same call needs none.
+    fn failed_but_once(&mut self, now: Instant) {
+        if self.failures == 0 {
+            self.failures = 1;
+        } else {
+            self.failed(now);
+        }
     }
 }
 
@@ -166,8 +231,8 @@ async fn handshake(connections: &Connections) -> Result<SendRequest<Full<Bytes>>
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING_AFTER)
-        .keep_alive_timeout(PONG_WITHIN)
+        .keep_alive_interval(connections.ping_after)
+        .keep_alive_timeout(connections.pong_within)
         .keep_alive_while_idle(true)
         // SETTINGS say how many there may be: with APNs one, until it took a token.
         .initial_max_send_streams(1)
@@ -190,6 +255,17 @@ impl Stream {
     /// If there is no complete answer.
     pub async fn exchange(&mut self, mut request: Request<Full<Bytes>>) -> Result<Answer, ExchangeError> {
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        self.is_waiting = true;
+        let result = self.send(request).await;
+        self.is_waiting = false;
+        // A stream that was refused is a sign of life too.
+        if !matches!(result, Err(ExchangeError::Broken)) {
+            self.connections.state().change(self.id, |open| open.lost = 0);
+        }
+        result
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ExchangeError> {
         let sent = self.sender.try_send_request(request).await;
         let response = sent.map_err(|mut error| {
             // With the request in hand nothing was written.
@@ -201,14 +277,31 @@ impl Stream {
         let body = body.map_err(|_| ExchangeError::Unreadable(head.status.as_u16()))?.to_bytes();
         Ok(Answer { status: head.status, headers: head.headers, body })
     }
+
+    /// Notes that the answer was one of a service that works and trusts this connection.
+    pub fn was_of_use(&self) {
+        let mut state = self.connections.state();
+        (state.back_off, state.given_up) = (BackOff::default(), BackOff::default());
+        state.change(self.id, |open| open.is_of_use = true);
+    }
+
+    /// Gives up the connections of the profile, because of an answer on this one; calls on them go on, and the next one
+    /// makes another. Without an answer of use in between, there are pauses, in which the connections stay.
+    pub fn give_up(&self) {
+        let (mut state, now) = (self.connections.state(), Instant::now());
+        if state.given_up.is_over(now) && state.open.iter().any(|open| open.id == self.id) {
+            state.given_up.failed(now);
+            state.open.clear();
+        }
+    }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut state = self.connections.state();
-        if let Some(open) = state.open.iter_mut().find(|open| open.id == self.id) {
-            open.in_flight = open.in_flight.saturating_sub(1);
-        }
+        let lost = usize::from(self.is_waiting);
+        self.connections.state().change(self.id, |open| {
+            (open.in_flight, open.lost) = (open.in_flight.saturating_sub(1), open.lost + lost);
+        });
     }
 }
 
@@ -225,7 +318,7 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
     false
 }
 
-/// Calls on every connection of a profile beyond which it opens another.
+/// Load of every connection of a profile beyond which it opens another.
 const STREAMS_BEFORE_ANOTHER: usize = 32;
 /// Name, TCP, TLS and HTTP/2. Beyond it: as a connection that is refused.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -239,3 +332,6 @@ const PONG_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the fields of one answer. Beyond it: [`ExchangeError::Broken`].
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
+
+#[cfg(test)]
+mod tests;

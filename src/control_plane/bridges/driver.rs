@@ -10,8 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::judgement::{Judgement, Reason};
-use super::name::BridgeName;
-use super::profile::{Job, Next, Profile, Service, attempt};
+use super::profile::{Job, Next, Profile, attempt};
 use super::queue::{UpstreamCall, UpstreamQueue};
 use super::settings::{Bounds, BridgeSettings};
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
@@ -20,7 +19,7 @@ use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
 pub(in crate::control_plane) struct BridgeDriver {
     queue: Arc<UpstreamQueue>,
     bounds: Bounds,
-    /// By number; those of settings that are no longer in force stay until their calls have ended.
+    /// By number; those that are no longer configured stay until their calls have ended.
     profiles: HashMap<u64, Profile>,
     /// Profiles in force.
     names: HashMap<(BridgeKind, Box<str>), u64>,
@@ -91,26 +90,20 @@ impl BridgeDriver {
     }
 
     fn use_settings(&mut self, settings: BridgeSettings) {
-        let mut before: HashMap<Arc<BridgeName>, (ProfileStats, Arc<Service>)> = HashMap::new();
-        for number in self.names.drain().map(|(_, number)| number) {
-            if let Some(old) = self.profiles.get(&number) {
-                before.insert(Arc::clone(&old.name), (old.stats.clone(), Arc::clone(&old.service)));
-            }
-        }
+        let mut before = std::mem::take(&mut self.names);
         self.bounds = settings.bounds;
-        for mut profile in settings.profiles {
-            let old = before.remove(&profile.name);
-            if let Some((_, service)) = &old {
-                profile.bridge.adopt(&service.bridge);
-            }
-            let mut profile = Profile::new(profile);
-            // Counters never go back.
-            if let Some((stats, _)) = old {
-                profile.stats = stats;
-            }
-            self.names.insert((profile.name.kind, profile.name.app.clone()), self.next);
-            self.profiles.insert(self.next, profile);
-            self.next += 1;
+        for settings in settings.profiles {
+            let name = (settings.name.kind, settings.name.app.clone());
+            let stays = before.remove(&name).and_then(|number| Some((number, self.profiles.get_mut(&number)?)));
+            let number = if let Some((number, profile)) = stays {
+                profile.reload(settings);
+                number
+            } else {
+                self.next += 1;
+                self.profiles.insert(self.next, Profile::new(settings));
+                self.next
+            };
+            self.names.insert(name, number);
         }
     }
 
@@ -154,7 +147,7 @@ impl BridgeDriver {
         let now = Instant::now();
         let Some(profile) = self.profiles.get_mut(&number) else { return };
         match profile.ended(job, judgement, now) {
-            Next::Again(job) => spawn(&mut self.tasks, number, profile, *job),
+            Next::Again(job) => spawn(&mut self.tasks, number, *job),
             Next::Over => start_waiting(&mut self.tasks, self.bounds, number, profile, now),
         }
     }
@@ -224,14 +217,13 @@ fn start_waiting(tasks: &mut Tasks, bounds: Bounds, number: u64, profile: &mut P
 
 fn start(tasks: &mut Tasks, number: u64, profile: &mut Profile, job: Job, now: Instant) {
     if let Some(job) = profile.admit(job, now) {
-        spawn(tasks, number, profile, job);
+        spawn(tasks, number, job);
     }
 }
 
-fn spawn(tasks: &mut Tasks, number: u64, profile: &Profile, job: Job) {
-    let service = Arc::clone(&profile.service);
+fn spawn(tasks: &mut Tasks, number: u64, job: Job) {
     tasks.spawn(async move {
-        let judgement = attempt(service, &job).await;
+        let judgement = attempt(&job).await;
         (number, job, judgement)
     });
 }

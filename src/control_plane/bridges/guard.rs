@@ -35,14 +35,12 @@ impl Guard {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Notes an answer of the service.
+    /// Notes an answer of the service. The answer that makes the guard active is under it already, and it may be a good
+    /// one: the fiftieth.
     pub fn answered(&mut self, now: Instant, refuses_token: bool) -> Belief {
         self.recent.add(now, [true, refuses_token]);
-        if !refuses_token {
-            return Belief::Believed;
-        }
         if self.is_active(now) {
-            return Belief::Doubted;
+            return if refuses_token { Belief::Doubted } else { Belief::Believed };
         }
         let [answers, refusals] = self.recent.sums(now);
         if answers < ANSWERS_MIN || u64::from(refusals) * 5 <= u64::from(answers) {
@@ -89,5 +87,30 @@ mod tests {
             assert_eq!(guard.answered(now + Duration::from_secs(301), true), Belief::Believed);
         }
         assert_eq!(guard.answered(now + Duration::from_secs(301), true), Belief::Tripped);
+    }
+
+    #[tokio::test]
+    async fn an_answer_counts_for_five_minutes_wherever_it_stands_in_its_part_of_them() {
+        let (mut guard, now) = (Guard::new(), Instant::now());
+        assert_eq!(guard.answered(now, false), Belief::Believed);
+        for _ in 0..48 {
+            assert_eq!(guard.answered(now + Duration::from_secs(29), true), Belief::Believed);
+        }
+        assert_eq!(guard.answered(now + Duration::from_secs(328), true), Belief::Tripped, "299 s later");
+    }
+
+    #[tokio::test]
+    async fn the_guard_is_active_from_the_fiftieth_answer_also_if_that_is_a_good_one() {
+        let (mut guard, now) = (Guard::new(), Instant::now());
+        for _ in 0..34 {
+            assert_eq!(guard.answered(now, false), Belief::Believed);
+        }
+        for _ in 0..15 {
+            assert_eq!(guard.answered(now, true), Belief::Believed);
+        }
+        assert!(!guard.is_active(now));
+        assert_eq!(guard.answered(now, false), Belief::Tripped);
+        assert!(guard.is_active(now));
+        assert_eq!(guard.answered(now, true), Belief::Doubted);
     }
 }

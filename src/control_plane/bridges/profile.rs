@@ -33,13 +33,16 @@ pub(super) struct Profile {
     pub in_flight: usize,
     pub breaker: Breaker,
     pub guard: Guard,
+    /// Reason of the last refusal of a token.
+    refusal: Option<Reason>,
     budget: RetryBudget,
     pub stats: ProfileStats,
     /// Time of the last alarm in the log.
     alarmed: Option<Instant>,
 }
 
-/// Bridge and connections of a profile, which its calls share.
+/// Bridge and connections of a profile, which its calls share. A reload makes another; calls end with that of their
+/// begin.
 pub(super) struct Service {
     pub bridge: Bridge,
     pub connections: Option<Arc<Connections>>,
@@ -48,6 +51,7 @@ pub(super) struct Service {
 /// One call.
 pub(super) struct Job {
     pub call: UpstreamCall,
+    service: Arc<Service>,
     pub prepared: Arc<Prepared>,
     since: Instant,
     pub deadline: Instant,
@@ -70,23 +74,36 @@ pub(super) enum Next {
     Again(Box<Job>),
 }
 
+impl Service {
+    fn new(bridge: Bridge, connections: Option<Connections>) -> Arc<Service> {
+        Arc::new(Service { bridge, connections: connections.map(Arc::new) })
+    }
+}
+
 impl Profile {
     pub fn new(settings: ProfileSettings) -> Profile {
         let ProfileSettings { name, bridge, connections, timeout } = settings;
-        let service = Service { bridge, connections: connections.map(Arc::new) };
         Profile {
             name,
-            service: Arc::new(service),
+            service: Service::new(bridge, connections),
             timeout,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             in_flight: 0,
             breaker: Breaker::new(),
             guard: Guard::new(),
+            refusal: None,
             budget: RetryBudget::new(),
             stats: ProfileStats::new(),
             alarmed: None,
         }
+    }
+
+    /// Uses these settings from now on. What was learned of the service stays: calls, breaker, guard and numbers.
+    pub fn reload(&mut self, settings: ProfileSettings) {
+        let ProfileSettings { name: _, mut bridge, connections, timeout } = settings;
+        bridge.adopt(&self.service.bridge);
+        (self.service, self.timeout) = (Service::new(bridge, connections), timeout);
     }
 
     /// Makes the request of a call. `None`: the call has its reply.
@@ -98,7 +115,8 @@ impl Profile {
                     return None;
                 }
                 let (prepared, deadline) = (Arc::new(prepared), now + self.timeout);
-                Some(Job { call, prepared, since: now, deadline, is_retry: false, is_probe: false })
+                let service = Arc::clone(&self.service);
+                Some(Job { call, service, prepared, since: now, deadline, is_retry: false, is_probe: false })
             }
             Err(judgement) => {
                 let judgement = self.believed(judgement, now);
@@ -135,9 +153,6 @@ impl Profile {
             }
             Change::None => {}
         }
-        if judgement.reconnect {
-            self.service.connections.iter().for_each(|connections| connections.reconnect());
-        }
         let mut judgement = self.believed(judgement, now);
         if judgement.retry != Retry::No && !job.is_retry && now < job.deadline {
             if self.budget.take(now) {
@@ -161,22 +176,26 @@ impl Profile {
         self.reply(job.call, job.since, now, Judgement::shed(SHED_SECONDS_MIN));
     }
 
-    /// Puts an outcome under the guard.
+    /// Puts an outcome under the guard, which counts answers of the service only.
     fn believed(&mut self, judgement: Judgement, now: Instant) -> Judgement {
         let refuses = judgement.outcome == BridgeOutcome::Doubted;
-        if !judgement.answered && !refuses {
-            return judgement;
+        if refuses {
+            self.refusal = Some(judgement.reason);
         }
-        match self.guard.answered(now, refuses) {
-            Belief::Believed => return judgement,
-            Belief::Doubted => {}
-            Belief::Tripped => {
-                let (reason, hint) = (judgement.reason, self.service.bridge.guard_hint());
-                tracing::error!(
-                    bridge = self.name.kind(), app = %self.name.app, %reason, hint,
-                    "bridge guard active: too many device tokens refused"
-                );
-            }
+        let belief = match judgement.answered {
+            true => self.guard.answered(now, refuses),
+            false if refuses && self.guard.is_active(now) => Belief::Doubted,
+            false => Belief::Believed,
+        };
+        if belief == Belief::Tripped {
+            let (reason, hint) = (self.refusal.unwrap_or(judgement.reason), self.service.bridge.guard_hint());
+            tracing::error!(
+                bridge = self.name.kind(), app = %self.name.app, %reason, hint,
+                "bridge guard active: too many device tokens refused"
+            );
+        }
+        if belief == Belief::Believed || !refuses {
+            return judgement;
         }
         Judgement { outcome: BridgeOutcome::Failed(BridgeFailure::Configuration), ..judgement }
     }
@@ -202,8 +221,8 @@ fn shed(left: Duration) -> Judgement {
 }
 
 /// One attempt, until the deadline of the call.
-pub(super) async fn attempt(service: Arc<Service>, job: &Job) -> Judgement {
-    let made = timeout_at(job.deadline, exchange(&service, &job.prepared)).await;
+pub(super) async fn attempt(job: &Job) -> Judgement {
+    let made = timeout_at(job.deadline, exchange(&job.service, &job.prepared)).await;
     made.unwrap_or_else(|_| Judgement::timeout())
 }
 
@@ -227,6 +246,11 @@ async fn exchange(service: &Service, prepared: &Prepared) -> Judgement {
     match stream.exchange(request).await {
         Ok(answer) => {
             let judgement = service.bridge.judge(&answer, &prepared.to, SystemTime::now());
+            if judgement.reconnect {
+                stream.give_up()
+            } else {
+                stream.was_of_use()
+            }
             if judgement.retry == Retry::NewCredentials && !service.bridge.renew(&authorization) {
                 return judgement.retrying(Retry::No);
             }

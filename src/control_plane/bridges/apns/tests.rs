@@ -47,7 +47,7 @@ fn settings(directory: &Path, sets: &[&str]) -> BridgeSettings {
         "bridge.auth_keys=0123456789abcdef".to_owned(),
         format!("bridge.ca_file={}", file(CA)),
         format!("bridge.apns.channels={}", file(APNS_CHANNELS)),
-        "bridge.apns.timeout=30".to_owned(),
+        "bridge.apns.timeout=25".to_owned(),
     ];
     all.extend(sets.iter().map(|set| (*set).to_owned()));
     let config = Config::load(&Sources { sets: all, ..Sources::default() }).unwrap();
@@ -206,19 +206,24 @@ async fn a_provider_token_is_made_once_and_kept_whatever_apns_says_of_it() {
 
 #[tokio::test]
 async fn a_connection_begins_with_one_stream() {
-    let mut kit = Kit::start(&["bridge.apns.connections=1"]).await;
-    let (to, small) = (Arc::new(user(DEVICE)), Arc::new(message(b"body")));
-    let script = Script { always: [(Service::Apns, "ok;delay=20".to_owned())].into(), ..Script::default() };
-    kit.upstream.state.set(script);
-    for _ in 0..30 {
-        kit.submit(&to, &small);
+    // The second one allows more as soon as it took a token.
+    for (streams, largest) in [(1, 1..=1), (0, 2..=30)] {
+        let mut kit = Kit::start(&["bridge.apns.connections=1"]).await;
+        let (to, small) = (Arc::new(user(DEVICE)), Arc::new(message(b"body")));
+        let always = [(Service::Apns, "ok;delay=20".to_owned())].into();
+        kit.upstream.state.set(Script { always, streams, ..Script::default() });
+        for _ in 0..30 {
+            kit.submit(&to, &small);
+        }
+        for _ in 0..30 {
+            assert_eq!(kit.reply().await, BridgeOutcome::Sent);
+        }
+        assert_eq!(kit.upstream.state.violations(), [""; 0]);
+        assert_eq!(kit.upstream.state.connections(), 1);
+        // Calls wait for the connection, so they begin together: they would all be sent before its SETTINGS are read.
+        let found = kit.upstream.state.streams_max();
+        assert!(largest.contains(&found), "{found} streams at a time");
     }
-    for _ in 0..30 {
-        assert_eq!(kit.reply().await, BridgeOutcome::Sent);
-    }
-    assert_eq!(kit.upstream.state.violations(), [""; 0]);
-    assert_eq!(kit.upstream.state.connections(), 1);
-    kit.upstream.state.set(Script { streams: 1, ..Script::default() });
 }
 
 #[tokio::test]
@@ -257,6 +262,24 @@ async fn a_device_token_that_is_not_hexadecimal_is_doubted_without_a_call() {
         assert_eq!(kit.send(user(token), message(b"body")).await, BridgeOutcome::Doubted, "{token}");
     }
     assert_eq!(kit.upstream.state.count(Service::Apns), 0);
+    // They say nothing of the credentials, so they do not make the guard active.
+    for _ in 0..60 {
+        assert_eq!(kit.send(user("00fg"), message(b"body")).await, BridgeOutcome::Doubted);
+    }
+    assert_eq!(kit.answered(&["BadDeviceToken"]).await, BridgeOutcome::Doubted);
+}
+
+#[tokio::test]
+async fn connections_are_replaced_with_pauses_while_apns_refuses_the_credentials() {
+    let mut kit = Kit::start(&[]).await;
+    let refusal = "InvalidProviderToken".to_owned();
+    kit.upstream.state.set(Script { always: [(Service::Apns, refusal)].into(), ..Script::default() });
+    for _ in 0..40 {
+        assert_eq!(kit.send(user(DEVICE), message(b"body")).await, failed(BridgeFailure::Authentication));
+    }
+    assert_eq!(kit.upstream.state.count(Service::Apns), 40);
+    let connections = kit.upstream.state.connections();
+    assert!((2..=8).contains(&connections), "{connections} connections for 40 calls");
 }
 
 #[tokio::test]

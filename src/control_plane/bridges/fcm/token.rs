@@ -46,6 +46,8 @@ struct State {
 struct Token {
     header: HeaderValue,
     fetched: Instant,
+    /// Time at which it is renewed.
+    renewed: Instant,
     expires: Instant,
 }
 
@@ -101,7 +103,7 @@ impl GoogleToken {
     /// Fetches a token if there is none, or it expires soon.
     pub fn renew_early(token: &Arc<GoogleToken>) {
         let now = Instant::now();
-        let is_fresh = token.state().token.as_ref().is_some_and(|token| now + RENEW_BEFORE < token.expires);
+        let is_fresh = token.state().token.as_ref().is_some_and(|token| now < token.renewed);
         if !is_fresh {
             GoogleToken::fetch(token);
         }
@@ -112,7 +114,7 @@ impl GoogleToken {
         self.state().token.as_ref().map(|token| token.fetched.elapsed())
     }
 
-    /// Starts a fetch, unless one is under way or the last one failed just now.
+    /// Starts a fetch, unless one is under way or the last one was just now.
     fn fetch(token: &Arc<GoogleToken>) {
         let mut state = token.state();
         if state.is_fetching || state.not_before.is_some_and(|time| Instant::now() < time) {
@@ -136,7 +138,9 @@ impl GoogleToken {
                     tracing::info!(bridge = "fcm", app = %self.app, "bridge credentials accepted");
                 }
                 state.generation += 1;
-                (state.token, state.failures, state.not_before, state.failure) = (Some(token), 0, None, None);
+                // Also for a service whose tokens expire at once.
+                state.not_before = Some(token.fetched + PAUSE_MIN);
+                (state.token, state.failures, state.failure) = (Some(token), 0, None);
             }
             Err(judgement) => {
                 let span = (PAUSE_MIN * 2u32.saturating_pow(state.failures.min(6))).min(PAUSE_MAX);
@@ -182,7 +186,9 @@ impl GoogleToken {
         let mut header = header.map_err(|_| no_connection("the token endpoint answered a token that is no text"))?;
         header.set_sensitive(true);
         let (fetched, seconds) = (Instant::now(), granted.expires_in.clamp(0.0, TOKEN_SECONDS_MAX));
-        Ok(Token { header, fetched, expires: fetched + Duration::from_secs_f64(seconds) })
+        let life = Duration::from_secs_f64(seconds);
+        let renewed = fetched + life.saturating_sub(RENEW_BEFORE).max(life / 2);
+        Ok(Token { header, fetched, renewed, expires: fetched + life })
     }
 }
 
@@ -210,11 +216,11 @@ struct Refusal {
     error: String,
 }
 
-/// Time before its expiry at which a token is renewed.
+/// Time before its expiry at which a token is renewed, but not before half of its life.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 /// Time for one fetch. Beyond it: as a connection that is refused.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
-/// Pause after the first failed fetch; doubled after each, with jitter.
+/// Pause after a fetch. After each that failed it is doubled, with jitter.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Time between two tokens that are discarded because FCM refused them.

@@ -107,7 +107,7 @@ fn settings(upstream: &Upstream, directory: &std::path::Path, sets: &[&str]) -> 
         format!("bridge.fcm.credentials={}", file(FCM_CREDENTIALS)),
         format!("bridge.fcm.base_url=https://localhost:{}", upstream.google.port()),
         // The host of the tests may be slow.
-        "bridge.fcm.timeout=30".to_owned(),
+        "bridge.fcm.timeout=25".to_owned(),
     ];
     all.extend(sets.iter().map(|set| (*set).to_owned()));
     let config = Config::load(&Sources { sets: all, ..Sources::default() }).unwrap();

@@ -107,3 +107,56 @@ async fn a_reload_takes_other_profiles_and_calls_under_way_end_with_the_old_ones
     assert_eq!(kit.reply().await, (ticket, BridgeOutcome::Sent));
     assert_eq!(kit.send("device").await, failed(BridgeFailure::Configuration));
 }
+
+#[tokio::test]
+async fn a_reload_keeps_guard_breaker_and_counters_of_profiles_that_stay() {
+    let mut kit = Kit::start(&[]).await;
+    kit.upstream.state.set(always("not_found"));
+    for _ in 0..49 {
+        assert_eq!(kit.send("device").await, BridgeOutcome::Doubted);
+    }
+    kit.queue.reload(kit.read(&[]).unwrap());
+    assert_eq!(kit.send("device").await, failed(BridgeFailure::Configuration), "the fiftieth answer");
+    kit.queue.reload(kit.read(&[]).unwrap());
+    assert_eq!(kit.send("device").await, failed(BridgeFailure::Configuration), "the guard is still active");
+    assert!(kit.profile(|profile| profile.is_guard_active).await.stats.errors.values().eq(&[51]));
+
+    kit.upstream.state.set(always("internal"));
+    let mut failures = 0;
+    while !matches!(kit.send("device").await, BridgeOutcome::Failed(BridgeFailure::Unavailable { retry_after: ..=12 }))
+    {
+        failures += 1;
+        assert!(failures <= 60, "the breaker opens");
+    }
+    let before = kit.upstream.state.count(Service::Fcm);
+    kit.queue.reload(kit.read(&[]).unwrap());
+    let outcome = kit.send("device").await;
+    assert!(
+        matches!(outcome, BridgeOutcome::Failed(BridgeFailure::Unavailable { retry_after: 10..=12 })),
+        "the breaker is still open: {outcome:?}"
+    );
+    assert_eq!(kit.upstream.state.count(Service::Fcm), before);
+}
+
+#[tokio::test]
+async fn access_tokens_that_expire_soon_are_not_fetched_without_end() {
+    let kit = Kit::start(&[]).await;
+    kit.profile(|profile| profile.ages.token.is_some()).await;
+    kit.upstream.state.set(Script { expires_in: 60, ..Script::default() });
+    kit.queue.reload(kit.read(&[]).unwrap());
+    let before = kit.upstream.state.count(Service::Token);
+    let began = Instant::now();
+    while kit.upstream.state.count(Service::Token) == before {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(kit.upstream.state.count(Service::Token), before + 1, "it lives for another half of its time");
+
+    kit.upstream.state.set(Script { expires_in: 1, ..Script::default() });
+    kit.queue.reload(kit.read(&[]).unwrap());
+    let before = kit.upstream.state.count(Service::Token);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let fetched = kit.upstream.state.count(Service::Token) - before;
+    assert!((2..=5).contains(&fetched), "{fetched} fetches in three seconds");
+}
