@@ -3,6 +3,7 @@
 //! [`facts`] reads `/proc` and `/sys` (of any root directory, so that tests and reports of other hosts work),
 //! [`checks`] judges them. Nothing is changed.
 
+mod bridges;
 mod certificates;
 mod chain;
 pub mod checks;
@@ -37,7 +38,12 @@ pub struct Args {
     /// separated by tabs.
     #[arg(long, conflicts_with = "json")]
     pub sysctls: bool,
-    /// Configuration by which queues are judged. Its certificates are checked too, and the database of a shared store.
+    /// Ask the service of each bridge profile once: Google for an access token, Apple for a TLS handshake. No
+    /// notification is sent.
+    #[arg(long)]
+    pub online: bool,
+    /// Configuration by which queues are judged. Its certificates and the credentials of bridges are checked too, and
+    /// the database of a shared store.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -57,6 +63,7 @@ pub fn run(args: Args) -> ExitCode {
     let mut findings = checks::examine(&Facts::read(&args.root, here), wanted);
     if here {
         findings.extend(certificates::examine(&config));
+        findings.extend(bridges::examine(&config, args.online));
     }
     if here && config.store.kind == StoreKind::Scylla {
         findings.extend(shared_store(&config));

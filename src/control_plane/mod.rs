@@ -45,7 +45,7 @@ pub(crate) mod tests;
 
 pub(crate) use acme::Acme;
 pub use acme::{Answers, OrderBook};
-pub use bridges::{BridgeName, BridgeSettings, UpstreamQueue};
+pub use bridges::{BridgeName, BridgeSettings, ProfileReport, UpstreamQueue};
 pub use broadcast_poller::BroadcastSource;
 pub use challenges::Challenges;
 pub(crate) use clock_monitor::{ClockMonitor, TimeSource};

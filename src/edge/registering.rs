@@ -89,7 +89,7 @@ pub(super) enum Draft {
 
 /// Facts of a call that its answer repeats.
 pub(super) struct Registering {
-    pub(super) creates: bool,
+    pub(super) call: Draft,
     pub(super) spelled: Box<str>,
     pub(super) agent_family: u16,
 }

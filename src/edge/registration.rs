@@ -39,7 +39,12 @@ impl PushEdge {
     pub(super) fn plan_registration(&mut self, head: &Head<'_, '_>) -> Option<BodyAction> {
         let rest = head.path.strip_prefix(PATH).filter(|_| !self.registrations.secrets.is_empty())?;
         self.stats.registration_calls += 1;
-        Some(self.plan_call(head, rest).unwrap_or_else(BodyAction::Reply))
+        Some(self.plan_call(head, rest).unwrap_or_else(|reply| {
+            let call = registration::Path::parse(rest).map(|path| call_of(path.target, head.method));
+            let call = call.filter(|(_, _, allow)| allow.is_empty()).map(|(call, ..)| call);
+            self.stats.registration_answered(call, reply.status());
+            BodyAction::Reply(reply)
+        }))
     }
 
     fn plan_call(&mut self, head: &Head<'_, '_>, rest: &str) -> Result<BodyAction, Reply> {
@@ -50,20 +55,7 @@ impl PushEdge {
                 _ => fault(ApiError::Registration(RegistrationFault::Path)),
             };
         };
-        let (call, uaid, allow) = match (path.target, head.method) {
-            (Target::Users, "POST") => (Draft::Create, None, ""),
-            (Target::Users, _) => (Draft::Create, None, "POST, OPTIONS"),
-            (Target::User(uaid), "PUT") => (Draft::Update, Some(uaid), ""),
-            (Target::User(uaid), "GET") => (Draft::List, Some(uaid), ""),
-            (Target::User(uaid), "DELETE") => (Draft::Remove, Some(uaid), ""),
-            (Target::User(uaid), _) => (Draft::List, Some(uaid), "GET, PUT, DELETE, OPTIONS"),
-            (Target::Channels(uaid), "POST") => (Draft::Subscribe, Some(uaid), ""),
-            (Target::Channels(uaid), _) => (Draft::Subscribe, Some(uaid), "POST, OPTIONS"),
-            (Target::Channel { uaid, chid }, "DELETE") => {
-                (Draft::Unsubscribe(registration::read_uuid(chid).map(Chid)), Some(uaid), "")
-            }
-            (Target::Channel { uaid, .. }, _) => (Draft::Unsubscribe(None), Some(uaid), "DELETE, OPTIONS"),
-        };
+        let (call, uaid, allow) = call_of(path.target, head.method);
         if !allow.is_empty() {
             return match method_refused(head, allow) {
                 BodyAction::Reply(Reply::WrongMethod(_, allow)) => {
@@ -107,11 +99,8 @@ impl PushEdge {
         let too_large = if is_too_large { Err(ApiError::TooLarge) } else { Ok(()) };
         let call = match draft.call {
             Draft::Create => {
-                let device = too_large.and_then(|()| self.read_device(&draft));
-                let device = device.map_err(Reply::Fault)?;
-                let channel = self.read_channel(&draft.body).map_err(Reply::Fault)?;
-                self.take_registration(now)?;
-                RegistrationCall::Create { device, channel }
+                let created = self.read_first(now, &draft, too_large);
+                created.inspect_err(|reply| self.stats.registration_answered(Some(draft.call), reply.status()))?
             }
             Draft::Update => {
                 let device = too_large.and_then(|()| self.read_device(&draft));
@@ -125,9 +114,20 @@ impl PushEdge {
             Draft::Remove => RegistrationCall::Remove,
             Draft::Unsubscribe(chid) => RegistrationCall::Unsubscribe(chid),
         };
-        let creates = matches!(draft.call, Draft::Create);
-        let asked = Registering { creates, spelled: draft.spelled, agent_family: draft.agent_family };
+        let asked = Registering { call: draft.call, spelled: draft.spelled, agent_family: draft.agent_family };
         Ok((RegistrationCommand { uaid: draft.uaid, call }.into(), asked))
+    }
+
+    fn read_first(
+        &mut self,
+        now: Now,
+        draft: &RegistrationDraft,
+        too_large: Result<(), ApiError>,
+    ) -> Result<RegistrationCall, Reply> {
+        let device = too_large.and_then(|()| self.read_device(draft)).map_err(Reply::Fault)?;
+        let channel = self.read_channel(&draft.body).map_err(Reply::Fault)?;
+        self.take_registration(now)?;
+        Ok(RegistrationCall::Create { device, channel })
     }
 
     fn read_device(&self, draft: &RegistrationDraft) -> Result<Option<Device>, ApiError> {
@@ -173,7 +173,7 @@ impl PushEdge {
         let mut body = Vec::with_capacity(256);
         let fault = match answer {
             RegistrationAnswer::Registered { uaid, channel } => {
-                match self.push_registered(asked.creates, *uaid, *channel, &mut body) {
+                match self.push_registered(matches!(asked.call, Draft::Create), *uaid, *channel, &mut body) {
                     Some(()) => None,
                     // The channel is registered. A second call gives the URL that could not be made now.
                     None => Some(ApiError::Unavailable),
@@ -196,6 +196,7 @@ impl PushEdge {
             RegistrationAnswer::Refused(refusal) => Some(ApiError::of(*refusal)),
             RegistrationAnswer::Unavailable => Some(ApiError::Unavailable),
         };
+        self.stats.registration_answered(Some(asked.call), fault.map_or(200, |fault| fault.row().status));
         match fault {
             Some(fault) => {
                 self.stats.registrations_refused += 1;
@@ -235,6 +236,24 @@ impl PushEdge {
         }
         out.extend_from_slice(br#""}"#);
         Some(())
+    }
+}
+
+/// Returns the call of a path and a method, its UAID, and the allowed methods if the method is none of them.
+fn call_of<'p>(target: Target<'p>, method: &str) -> (Draft, Option<&'p str>, &'static str) {
+    match (target, method) {
+        (Target::Users, "POST") => (Draft::Create, None, ""),
+        (Target::Users, _) => (Draft::Create, None, "POST, OPTIONS"),
+        (Target::User(uaid), "PUT") => (Draft::Update, Some(uaid), ""),
+        (Target::User(uaid), "GET") => (Draft::List, Some(uaid), ""),
+        (Target::User(uaid), "DELETE") => (Draft::Remove, Some(uaid), ""),
+        (Target::User(uaid), _) => (Draft::List, Some(uaid), "GET, PUT, DELETE, OPTIONS"),
+        (Target::Channels(uaid), "POST") => (Draft::Subscribe, Some(uaid), ""),
+        (Target::Channels(uaid), _) => (Draft::Subscribe, Some(uaid), "POST, OPTIONS"),
+        (Target::Channel { uaid, chid }, "DELETE") => {
+            (Draft::Unsubscribe(registration::read_uuid(chid).map(Chid)), Some(uaid), "")
+        }
+        (Target::Channel { uaid, .. }, _) => (Draft::Unsubscribe(None), Some(uaid), "DELETE, OPTIONS"),
     }
 }
 

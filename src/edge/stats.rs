@@ -2,6 +2,7 @@
 
 use machine::counters;
 
+use super::registering::Draft;
 use protocol::webpush::errno::ApiError;
 
 counters! {
@@ -45,6 +46,42 @@ counters! {
         counter registration_calls: "Requests of the registration API, whatever came of them.",
         counter registration_checks: "Requests for the channels of a registered user that were answered 200.",
         counter registrations_refused: "Requests of the registration API that were refused.",
+        counter bridge_registrations_register_200: "Answers of the registration API.",
+        counter bridge_registrations_register_400: "Answers of the registration API.",
+        counter bridge_registrations_register_413: "Answers of the registration API.",
+        counter bridge_registrations_register_429: "Answers of the registration API.",
+        counter bridge_registrations_register_503: "Answers of the registration API.",
+        counter bridge_registrations_update_200: "Answers of the registration API.",
+        counter bridge_registrations_update_400: "Answers of the registration API.",
+        counter bridge_registrations_update_401: "Answers of the registration API.",
+        counter bridge_registrations_update_409: "Answers of the registration API.",
+        counter bridge_registrations_update_410: "Answers of the registration API.",
+        counter bridge_registrations_update_413: "Answers of the registration API.",
+        counter bridge_registrations_update_503: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_200: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_400: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_401: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_409: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_410: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_413: "Answers of the registration API.",
+        counter bridge_registrations_subscribe_503: "Answers of the registration API.",
+        counter bridge_registrations_list_200: "Answers of the registration API.",
+        counter bridge_registrations_list_400: "Answers of the registration API.",
+        counter bridge_registrations_list_401: "Answers of the registration API.",
+        counter bridge_registrations_list_410: "Answers of the registration API.",
+        counter bridge_registrations_list_503: "Answers of the registration API.",
+        counter bridge_registrations_remove_200: "Answers of the registration API.",
+        counter bridge_registrations_remove_400: "Answers of the registration API.",
+        counter bridge_registrations_remove_401: "Answers of the registration API.",
+        counter bridge_registrations_remove_410: "Answers of the registration API.",
+        counter bridge_registrations_remove_503: "Answers of the registration API.",
+        counter bridge_registrations_unsubscribe_200: "Answers of the registration API.",
+        counter bridge_registrations_unsubscribe_400: "Answers of the registration API.",
+        counter bridge_registrations_unsubscribe_401: "Answers of the registration API.",
+        counter bridge_registrations_unsubscribe_410: "Answers of the registration API.",
+        counter bridge_registrations_unsubscribe_503: "Answers of the registration API.",
+        counter bridge_registrations_other_404: "Answers of the registration API.",
+        counter bridge_registrations_other_405: "Answers of the registration API.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter forwards_created: "Forward endpoints created.",
@@ -128,6 +165,49 @@ impl EdgeStats {
             | ApiError::BridgeUnreachable
             | ApiError::BridgeNoAnswer
             | ApiError::BridgeUnavailable => &mut self.posts_not_bridged,
+        };
+        *counter += 1;
+    }
+
+    /// Counts an answer of the registration API; without a call, that to a path or method that it does not have.
+    pub(super) fn registration_answered(&mut self, call: Option<Draft>, status: u16) {
+        let counter = match (call, status) {
+            (Some(Draft::Create), 200) => &mut self.bridge_registrations_register_200,
+            (Some(Draft::Create), 400) => &mut self.bridge_registrations_register_400,
+            (Some(Draft::Create), 413) => &mut self.bridge_registrations_register_413,
+            (Some(Draft::Create), 429) => &mut self.bridge_registrations_register_429,
+            (Some(Draft::Create), _) => &mut self.bridge_registrations_register_503,
+            (Some(Draft::Update), 200) => &mut self.bridge_registrations_update_200,
+            (Some(Draft::Update), 400) => &mut self.bridge_registrations_update_400,
+            (Some(Draft::Update), 401) => &mut self.bridge_registrations_update_401,
+            (Some(Draft::Update), 409) => &mut self.bridge_registrations_update_409,
+            (Some(Draft::Update), 410) => &mut self.bridge_registrations_update_410,
+            (Some(Draft::Update), 413) => &mut self.bridge_registrations_update_413,
+            (Some(Draft::Update), _) => &mut self.bridge_registrations_update_503,
+            (Some(Draft::Subscribe), 200) => &mut self.bridge_registrations_subscribe_200,
+            (Some(Draft::Subscribe), 400) => &mut self.bridge_registrations_subscribe_400,
+            (Some(Draft::Subscribe), 401) => &mut self.bridge_registrations_subscribe_401,
+            (Some(Draft::Subscribe), 409) => &mut self.bridge_registrations_subscribe_409,
+            (Some(Draft::Subscribe), 410) => &mut self.bridge_registrations_subscribe_410,
+            (Some(Draft::Subscribe), 413) => &mut self.bridge_registrations_subscribe_413,
+            (Some(Draft::Subscribe), _) => &mut self.bridge_registrations_subscribe_503,
+            (Some(Draft::List), 200) => &mut self.bridge_registrations_list_200,
+            (Some(Draft::List), 400) => &mut self.bridge_registrations_list_400,
+            (Some(Draft::List), 401) => &mut self.bridge_registrations_list_401,
+            (Some(Draft::List), 410) => &mut self.bridge_registrations_list_410,
+            (Some(Draft::List), _) => &mut self.bridge_registrations_list_503,
+            (Some(Draft::Remove), 200) => &mut self.bridge_registrations_remove_200,
+            (Some(Draft::Remove), 400) => &mut self.bridge_registrations_remove_400,
+            (Some(Draft::Remove), 401) => &mut self.bridge_registrations_remove_401,
+            (Some(Draft::Remove), 410) => &mut self.bridge_registrations_remove_410,
+            (Some(Draft::Remove), _) => &mut self.bridge_registrations_remove_503,
+            (Some(Draft::Unsubscribe(_)), 200) => &mut self.bridge_registrations_unsubscribe_200,
+            (Some(Draft::Unsubscribe(_)), 400) => &mut self.bridge_registrations_unsubscribe_400,
+            (Some(Draft::Unsubscribe(_)), 401) => &mut self.bridge_registrations_unsubscribe_401,
+            (Some(Draft::Unsubscribe(_)), 410) => &mut self.bridge_registrations_unsubscribe_410,
+            (Some(Draft::Unsubscribe(_)), _) => &mut self.bridge_registrations_unsubscribe_503,
+            (None, 405) => &mut self.bridge_registrations_other_405,
+            (None, _) => &mut self.bridge_registrations_other_404,
         };
         *counter += 1;
     }

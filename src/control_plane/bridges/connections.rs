@@ -135,6 +135,15 @@ impl Connections {
         Some(Stream { connections: Arc::clone(connections), id, sender, is_waiting: false })
     }
 
+    /// Connects once, with TLS, and closes the connection.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub async fn check(&self) -> Result<(), String> {
+        let made = timeout(CONNECT_TIME_MAX, self.client.open(&self.origin)).await;
+        made.unwrap_or(Err(HttpClientError::Timeout)).map(drop).map_err(|error| error.to_string())
+    }
+
     /// Closes connections that no call has used for long.
     pub fn close_idle(&self, now: Instant) {
         let idle = |open: &Open| open.in_flight == 0 && now.saturating_duration_since(open.used) >= self.idle_timeout;

@@ -35,5 +35,5 @@ pub(super) mod tests;
 pub(super) use driver::BridgeDriver;
 pub use name::BridgeName;
 pub use queue::UpstreamQueue;
-pub use settings::BridgeSettings;
+pub use settings::{BridgeSettings, ProfileReport};
 pub(super) use stats::{ProfileSnapshot, ProfileSnapshots, SECONDS};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::header::HeaderValue;
 use machine::upstream::BridgeKind;
@@ -65,9 +65,42 @@ impl BridgeSettings {
         Ok(BridgeSettings { profiles, bounds })
     }
 
+    /// Returns what an operator should know of each profile. `online`: also asks each service once, without a
+    /// notification.
+    pub async fn report(&self, online: bool) -> Vec<ProfileReport> {
+        let mut reports = Vec::new();
+        for profile in &self.profiles {
+            reports.push(ProfileReport {
+                name: format!("{} {}", profile.name.kind(), profile.name.app),
+                certificate_expires: profile.bridge.ages().certificate_expires,
+                service: if online { Some(profile.check().await) } else { None },
+            });
+        }
+        reports
+    }
+
     /// Returns the names of the profiles.
     pub fn names(&self) -> BTreeSet<BridgeName> {
         self.profiles.iter().map(|profile| BridgeName::clone(&profile.name)).collect()
+    }
+}
+
+/// State of one profile for an operator.
+pub struct ProfileReport {
+    pub name: String,
+    pub certificate_expires: Option<SystemTime>,
+    /// Answer of the service, if it was asked: a sentence without a secret if it is none of use.
+    pub service: Option<Result<(), String>>,
+}
+
+impl ProfileSettings {
+    /// Asks the service once: an access token of Google, or a TLS handshake with Apple.
+    async fn check(&self) -> Result<(), String> {
+        match (&self.bridge, &self.connections) {
+            (Bridge::Fcm(fcm), _) => fcm.check().await,
+            (Bridge::Apns(_), Some(connections)) => connections.check().await,
+            (Bridge::Apns(_) | Bridge::Stub, _) => Ok(()),
+        }
     }
 }
 

@@ -4,8 +4,15 @@
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Metrics with one label. The name of a number is that of the metric with the value of the label behind it.
-const LABELLED: [(&str, &str); 3] =
-    [labelled("tls_alerts_sent", "alert"), labelled("tls_handshakes_failed", "reason"), labelled("forward", "status")];
+const LABELLED: [(&str, &str); 4] = [
+    labelled("tls_alerts_sent", "alert"),
+    labelled("tls_handshakes_failed", "reason"),
+    labelled("forward", "status"),
+    labelled("bridge_users_removed", "reason"),
+];
+
+/// The metric of the registration API and its labels. The name of a number is that of the metric with both values.
+const REGISTRATIONS: (&str, [&str; 2]) = labelled("bridge_registrations", ["call", "status"]);
 
 /// The metric of completed handshakes and its labels, and its numbers with version and kind.
 pub(super) const HANDSHAKES: (&str, [&str; 2]) = labelled("tls_handshakes", ["version", "kind"]);
@@ -27,6 +34,11 @@ pub(super) fn line(name: &'static str, shard: usize) -> (&'static str, Labels) {
     if let Some((_, version, kind)) = COMPLETED.iter().find(|(number, ..)| *number == name) {
         let (metric, [of_version, of_kind]) = HANDSHAKES;
         return (metric, vec![(of_version, (*version).to_owned()), (of_kind, (*kind).to_owned()), shard]);
+    }
+    let (metric, [of_call, of_status]) = REGISTRATIONS;
+    let values = name.strip_prefix(metric).and_then(|rest| rest.strip_prefix('_')?.split_once('_'));
+    if let Some((call, status)) = values {
+        return (metric, vec![(of_call, call.to_owned()), (of_status, status.to_owned()), shard]);
     }
     for (metric, label) in LABELLED {
         if let Some(value) = name.strip_prefix(metric).and_then(|rest| rest.strip_prefix('_')) {
@@ -82,6 +94,19 @@ mod tests {
         }
         for metric in ["alerts_sent", "handshakes_failed", "handshakes"] {
             assert_eq!(text.matches(&format!("# TYPE murre_tls_{metric}_total counter\n")).count(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn registrations_and_removed_users_have_their_labels() {
+        for (name, expected) in [
+            ("bridge_registrations_unsubscribe_410", "bridge_registrations call=unsubscribe status=410 shard=2"),
+            ("bridge_users_removed_requested", "bridge_users_removed reason=requested shard=2"),
+            ("registrations", "registrations shard=2"),
+        ] {
+            let (metric, labels) = super::line(name, 2);
+            let labels: String = labels.iter().map(|(label, value)| format!(" {label}={value}")).collect();
+            assert_eq!(format!("{metric}{labels}"), expected);
         }
     }
 }

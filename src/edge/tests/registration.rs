@@ -261,6 +261,27 @@ fn answers_of_the_owner() {
 }
 
 #[test]
+fn answers_are_counted_by_call_and_status() {
+    let mut harness = harness();
+    for request in [
+        call("POST", USERS, None, DEVICE),
+        call("POST", USERS, None, "{}"),
+        of_user("PUT", "", DEVICE),
+        of_user("GET", "", ""),
+        call("GET", &format!("{USERS}/{UAID}"), None, ""),
+        call("GET", USERS, None, ""),
+        call("GET", "/v1/x", None, ""),
+    ] {
+        harness.feed(request.as_bytes());
+    }
+    let stats = harness.edge.stats();
+    assert_eq!((stats.bridge_registrations_register_200, stats.bridge_registrations_register_400), (1, 1));
+    assert_eq!((stats.bridge_registrations_update_200, stats.bridge_registrations_list_200), (1, 1));
+    assert_eq!(stats.bridge_registrations_list_401, 1);
+    assert_eq!((stats.bridge_registrations_other_405, stats.bridge_registrations_other_404), (1, 1));
+}
+
+#[test]
 fn methods_and_paths_are_told() {
     assert_eq!(fault_of(&call("GET", USERS, None, "")), (405, 108));
     assert_eq!(fault_of(&of_user("POST", "", "")), (405, 108));

@@ -123,7 +123,7 @@ impl ShardMachine {
         let answer = match result {
             Err(_) => Published::Unavailable,
             Ok(_) if changing => {
-                self.stats.bridges_removed += 1;
+                self.stats.bridge_users_removed_refused += 1;
                 self.end_receipts_of_user(uaid);
                 Published::NoSubscription
             }

@@ -89,6 +89,7 @@ impl ShardMachine {
                 RegistrationAnswer::Done
             }
             (RegistrationStep::Remove, Ok(_)) => {
+                self.stats.bridge_users_removed_requested += 1;
                 self.end_receipts_of_user(uaid);
                 RegistrationAnswer::Done
             }

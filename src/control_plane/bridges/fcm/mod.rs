@@ -87,6 +87,11 @@ impl Fcm {
         self.token.refused(generation)
     }
 
+    /// Asks for an access token, and discards it.
+    pub async fn check(&self) -> Result<(), String> {
+        self.token.check().await
+    }
+
     pub fn tick(&self) {
         GoogleToken::renew_early(&self.token);
     }

@@ -124,9 +124,22 @@ impl GoogleToken {
         drop(state);
         let token = Arc::clone(token);
         tokio::spawn(async move {
-            let fetched = timeout(FETCH_TIME_MAX, token.ask()).await.unwrap_or_else(|_| Err(no_connection("timeout")));
+            let fetched = token.ask_in_time().await;
             token.fetched(fetched);
         });
+    }
+
+    /// Asks for a token, and discards it.
+    ///
+    /// # Errors
+    /// A sentence without a secret.
+    pub async fn check(&self) -> Result<(), String> {
+        let asked = self.ask_in_time().await;
+        asked.map(drop).map_err(|judgement| judgement.alarm.unwrap_or_else(|| "no answer".to_owned()))
+    }
+
+    async fn ask_in_time(&self) -> Result<Token, Judgement> {
+        timeout(FETCH_TIME_MAX, self.ask()).await.unwrap_or_else(|_| Err(no_connection("timeout")))
     }
 
     fn fetched(&self, fetched: Result<Token, Judgement>) {

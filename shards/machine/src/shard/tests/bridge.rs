@@ -86,6 +86,7 @@ fn a_token_that_has_ended_removes_its_user() {
         assert!(!is_there(&mesh, uaid));
         assert_eq!(mesh.post(shard, message(uaid)), Published::NoSubscription);
     }
+    assert_eq!(mesh.machines[1].stats().bridge_users_removed_refused, 2);
 }
 
 #[test]

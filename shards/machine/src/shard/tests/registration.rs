@@ -45,6 +45,8 @@ fn each_call_is_in_storage_before_its_answer() {
         assert_eq!(mesh.registration(shard, uaid, RegistrationCall::Unsubscribe(None)), RegistrationAnswer::NoChannel);
     }
     assert_eq!(mesh.registration(1, uaid, RegistrationCall::Remove), RegistrationAnswer::Done);
+    let removed = |machine: &mut ShardMachine| machine.stats().bridge_users_removed_requested;
+    assert_eq!(mesh.machines.iter_mut().map(removed).sum::<u64>(), 1);
     assert_eq!(mesh.store.channels_of(uaid), None);
     for call in [RegistrationCall::Remove, RegistrationCall::List, RegistrationCall::Update(Err(Refusal(3)))] {
         assert_eq!(mesh.registration(0, uaid, call), RegistrationAnswer::NoUser, "410 comes before the broken rule");
