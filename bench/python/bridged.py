@@ -68,7 +68,8 @@ class BridgedServer(Server):
         values = [value for call in calls for name, value in call["headers"] if name == "authorization"]
         found["access or provider token"] = {value.split(" ", 1)[1] for value in values}
         bodies = [call["body"] for call in calls if call["service"] == "token"]
-        found["assertion"] = {field[10:] for body in bodies for field in body.split("&") if field.startswith("assertion=")}
+        fields = [field for body in bodies for field in body.split("&")]
+        found["assertion"] = {field[10:] for field in fields if field.startswith("assertion=")}
         return found
 
     def assert_no_secret_in_log(self):
