@@ -32,9 +32,16 @@ impl ShardMachine {
     /// Submits operations of the backlog that are due.
     pub(super) fn submit_deferred(&mut self, cx: &mut StepContext<'_>) {
         while cx.has_room()
-            && let Some(submitted) = self.tickets.next_due(cx.now.mono)
+            && let Some((work, op)) = self.tickets.next_due(cx.now.mono)
         {
-            self.send_to_storage(cx, Some(submitted));
+            let stands = match work {
+                Waiting::Store(work) => self.minimum_due(cx, work, op).map(|(work, op)| (Waiting::Store(work), op)),
+                Waiting::Peer(_) => Some((work, op)),
+            };
+            if let Some((work, op)) = stands {
+                let ticket = self.tickets.call(work);
+                self.send_to_storage(cx, Some((ticket, op)));
+            }
         }
     }
 

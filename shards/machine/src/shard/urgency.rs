@@ -54,7 +54,7 @@ impl ShardMachine {
         self.minimum_answered(cx, at, if done { 200 } else { 500 });
         if done {
             self.apply_minimum(cx, at, minimum);
-        } else {
+        } else if self.activate(at).kept_minimum.begin() {
             let (work, op) = self.keep_minimum(at);
             self.submit_later(cx, work, op);
         }
@@ -70,25 +70,45 @@ impl ShardMachine {
         (PendingOp::KeepMinimum { session: at, minimum }, op)
     }
 
+    /// Decides what becomes of the write of a minimum that had to wait and is due now. `None`: nothing is written. The
+    /// session has ended, and the next one of the user may have named another minimum, on any node.
+    pub(super) fn minimum_due(
+        &mut self,
+        cx: &StepContext<'_>,
+        work: PendingOp,
+        op: StoreOp,
+    ) -> Option<(PendingOp, StoreOp)> {
+        let (PendingOp::Minimum { session: at, .. } | PendingOp::KeepMinimum { session: at, .. }) = work else {
+            return Some((work, op));
+        };
+        let active = self.sessions.get(at)?.active;
+        if matches!(work, PendingOp::Minimum { .. }) {
+            return Some((work, op));
+        }
+        let (work, op) = self.keep_minimum(at);
+        if self.active_of(active).is_some_and(|active| active.command.waits()) {
+            // A newer minimum may be on its way, and this write must not come behind it.
+            self.submit_later(cx, work, op);
+            return None;
+        }
+        Some((work, op))
+    }
+
     /// Handles the reply to a minimum that was written back. Other nodes may have held messages by the record before,
-    /// so the session reads all of storage. A minimum that was named meanwhile is written once more, because this write
-    /// may have come behind it.
+    /// so the session reads all of storage. A minimum that was named meanwhile is written once more.
     pub(super) fn minimum_kept(&mut self, cx: &mut StepContext<'_>, at: SlabKey, written: Option<Urgency>, done: bool) {
         let Some(session) = self.sessions.get(at) else {
             self.stats.store_replies_stale += 1;
             return;
         };
-        if done && session.link.named_minimum() == written {
+        let stands = done && session.link.named_minimum() == written;
+        if self.activate(at).kept_minimum.end(stands) {
             self.release(cx, at);
             self.deactivate_if_idle(at);
             return;
         }
         let (work, op) = self.keep_minimum(at);
-        if done {
-            self.submit(cx, work, op);
-        } else {
-            self.submit_later(cx, work, op);
-        }
+        self.submit_later(cx, work, op);
     }
 
     fn minimum_answered(&mut self, cx: &mut StepContext<'_>, at: SlabKey, status: u16) {

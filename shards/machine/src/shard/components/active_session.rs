@@ -13,10 +13,32 @@ pub(in crate::shard) struct ActiveSession {
     pub window: Window,
     pub drain: BacklogState,
     pub command: StoredCommand,
+    pub kept_minimum: KeptMinimum,
     /// The user agent was heard a moment ago: until then nothing is held (`delivery.release_on_activity`).
     pub awake: Option<Instant>,
     /// The deadline that stands for this entry; earlier and later ones of the session do not.
     armed: Option<Instant>,
+}
+
+/// The write of the minimum urgency back into the record, after a write that failed.
+#[derive(Default)]
+pub(in crate::shard) struct KeptMinimum {
+    under_way: bool,
+    again: bool,
+}
+
+impl KeptMinimum {
+    /// Notes a write that failed. Returns true if the write-back begins: a session has one at a time.
+    pub fn begin(&mut self) -> bool {
+        self.again = self.under_way;
+        !std::mem::replace(&mut self.under_way, true)
+    }
+
+    /// Storage has answered a write-back. Returns true if that was the last one.
+    pub fn end(&mut self, written: bool) -> bool {
+        self.under_way = !written || std::mem::take(&mut self.again);
+        !self.under_way
+    }
 }
 
 /// A register or unregister that is at storage.
@@ -93,6 +115,7 @@ impl ActiveSession {
         (self.armed.is_none() || self.drain.has_covered_nothing())
             && self.awake.is_none()
             && self.is_delivered()
+            && !self.kept_minimum.under_way
             && !self.drain.is_reading()
     }
 }

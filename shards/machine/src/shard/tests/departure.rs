@@ -380,3 +380,26 @@ fn a_post_that_storage_did_not_keep_does_not_say_that_it_has_room() {
     assert_eq!(mesh.post(0, message(there)), Published::Unavailable);
     assert_eq!(mesh.ledger.len(), 6, "nothing was added");
 }
+
+/// A session that held something reads its user when it ends: a drain paces these reads as it paces the sessions.
+#[test]
+fn a_drain_reads_no_more_users_in_a_second_than_its_rate() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    for _ in 0..60 {
+        let uaid = mesh.known_user(0);
+        let socket = mesh.session(0, Some(uaid));
+        assert_eq!(mesh.set_minimum(socket, Urgency::High), Some(200));
+        mesh.accept(0, Message { urgency: Urgency::Low, ..message(uaid) }, Disposition::Stored);
+    }
+    mesh.pass(5);
+    mesh.step(0, Input::Drain { rate: 10 });
+    mesh.store.seen.clear();
+    let mut reads = 0;
+    for _ in 0..12 {
+        mesh.pass(1);
+        let read = std::mem::take(&mut mesh.store.seen).iter().filter(|kind| **kind == "load").count();
+        assert!(read <= 10, "{read} reads in a second");
+        reads += read;
+    }
+    assert_eq!((reads, mesh.drained.as_slice()), (60, &[0][..]));
+}

@@ -426,3 +426,71 @@ fn a_session_that_ends_leaves_what_it_held_to_the_other_node() {
     mesh.close(left);
     assert_eq!(mesh.notifications(alive), [held]);
 }
+
+/// The minimum of a session that ended is no longer its to write: another node may have written a newer one.
+#[test]
+fn a_failed_minimum_is_not_written_back_for_a_session_that_ended() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    let left = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.set_minimum(left, Low), Some(200));
+    mesh.store.mode = Mode::Failing;
+    assert_eq!(mesh.set_minimum(left, Normal), Some(500));
+    // The next one waits behind the write-back.
+    mesh.command(left, SessionCommand::Urgency { minimum: Some(VeryLow) });
+    mesh.store.mode = Mode::Prompt;
+    mesh.close(left);
+    let moved = mesh.session(1, Some(uaid));
+    assert_eq!(mesh.set_minimum(moved, High), Some(200));
+    mesh.pass(3);
+    assert_eq!(mesh.store.contact_of(uaid).minimum, Some(High));
+    assert!(mesh.machines[0].is_quiet());
+}
+
+#[test]
+fn failed_minimums_of_a_session_are_tried_again_as_one() {
+    let mut mesh = Mesh::new(1);
+    let (uaid, socket) = user_with(&mut mesh, Low);
+    mesh.store.mode = Mode::Failing;
+    for _ in 0..4 {
+        mesh.command(socket, SessionCommand::Urgency { minimum: Some(High) });
+        mesh.pass(3);
+        assert_eq!(mesh.said(socket).last(), Some(&Said::Urgency(500)));
+    }
+    mesh.store.seen.clear();
+    mesh.pass(10);
+    let writes = mesh.store.seen.iter().filter(|kind| **kind == "contact").count();
+    assert!((5..=11).contains(&writes), "{writes} writes in 10 s");
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    mesh.store.seen.clear();
+    mesh.pass(10);
+    assert!(!mesh.store.seen.contains(&"contact"), "it is over");
+    assert_eq!(mesh.store.contact_of(uaid).minimum, Some(Low));
+}
+
+/// A write-back that is due while a newer minimum is at storage must not come behind it.
+#[test]
+fn a_write_back_never_replaces_a_minimum_that_was_answered() {
+    let mut mesh = Mesh::new(1);
+    let (uaid, socket) = user_with(&mut mesh, Low);
+    mesh.store.mode = Mode::Failing;
+    assert_eq!(mesh.set_minimum(socket, VeryLow), Some(500));
+    mesh.store.mode = Mode::Held;
+    mesh.pass(2);
+    mesh.command(socket, SessionCommand::Urgency { minimum: Some(High) });
+    mesh.run();
+    let (shard, ticket, _) = mesh.store.held.pop_front().expect("the old minimum is at storage");
+    mesh.store.replies.push_back((shard, ticket, Err(StoreError::Transient)));
+    mesh.pass(2);
+    mesh.store.mode = Mode::Prompt;
+    while !mesh.store.held.is_empty() {
+        mesh.store.release_one();
+        assert_eq!(mesh.store.contact_of(uaid).minimum, Some(High));
+    }
+    mesh.run();
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Urgency(200)));
+    mesh.pass(3);
+    assert_eq!(mesh.store.contact_of(uaid).minimum, Some(High));
+    assert!(mesh.machines[0].is_quiet());
+}
