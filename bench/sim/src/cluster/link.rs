@@ -46,7 +46,6 @@ pub(super) struct Reply {
 pub(super) enum Behind {
     /// A write of messages; the stamp of one that was written as a message row.
     Write(Option<Stamp>),
-    Page,
     #[default]
     Other,
 }
@@ -217,7 +216,6 @@ impl Cluster {
         }
         self.behind = match &result {
             _ if writes => Behind::Write(wrote),
-            Ok(StoreReply::Page(_)) => Behind::Page,
             _ => Behind::Other,
         };
         let here = &self.nodes[node].id;
