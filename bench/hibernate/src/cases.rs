@@ -1,0 +1,1 @@
+//! Single cases beside the race.
