@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     };
     match run(&race, &mut io::stderr()) {
         Ok(outcome) => {
-            println!("{:?} {:?} batch {}: {outcome:#?}", race.link, race.form, race.batch);
+            println!("{:?} {:?} batch {}: {outcome:?}", race.link, race.form, race.batch);
             println!("{}", if outcome.clean() { "clean" } else { "NOT CLEAN" });
             if outcome.clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }

@@ -47,8 +47,7 @@ pub enum Phase {
 #[derive(Default)]
 pub struct Progress {
     phase: AtomicU8,
-    pub connected: AtomicBool,
-    pub ready: AtomicBool,
+    pub accepted: AtomicBool,
     over: AtomicBool,
 }
 
@@ -191,6 +190,7 @@ fn freeze_until_over(
             return Ok(());
         }
     }
+    progress.accepted.store(true, Ordering::Release);
     let start = Instant::now();
     let mut next_report = start + Duration::from_secs(10);
     while progress.phase() == Phase::Racing {

@@ -107,12 +107,18 @@ impl Server {
 
     /// Reads what has arrived.
     pub fn serve(&self, keys: &mut Vec<u64>, timeout_ms: i32, reply_after: u64) -> io::Result<()> {
-        self.epoll.wait(keys, timeout_ms)?;
-        for key in keys.iter() {
-            let Some(connection) = self.connections[*key as usize].get() else { continue };
-            self.read(&mut lock(connection), reply_after)?;
+        let mut timeout_ms = timeout_ms;
+        loop {
+            self.epoll.wait(keys, timeout_ms)?;
+            for key in keys.iter() {
+                let Some(connection) = self.connections[*key as usize].get() else { continue };
+                self.read(&mut lock(connection), reply_after)?;
+            }
+            if keys.len() < Epoll::EVENTS_MAX {
+                return Ok(());
+            }
+            timeout_ms = 0;
         }
-        Ok(())
     }
 
     fn read(&self, connection: &mut Connection, reply_after: u64) -> io::Result<()> {
@@ -191,6 +197,9 @@ impl Server {
     fn freeze(&self, key: usize) -> io::Result<()> {
         let Some(connection) = self.connections[key].get() else { return Ok(()) };
         let mut connection = lock(connection);
+        if self.form != Form::Naive {
+            self.read(&mut connection, u64::MAX)?;
+        }
         let Some(stream) = &connection.live else { return Ok(()) };
         match record(stream, &connection.fixed)? {
             Ok(frozen) => {

@@ -160,6 +160,9 @@ pub fn limit_descriptors(soft: u64) -> io::Result<u64> {
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
+    /// Descriptors that one call returns at most.
+    pub const EVENTS_MAX: usize = 256;
+
     pub fn new() -> io::Result<Self> {
         // SAFETY: the call takes numbers only.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }.into())?;
@@ -174,14 +177,13 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }.into()).map(drop)
     }
 
-    /// Returns the keys of up to 256 readable descriptors.
+    /// Returns the keys of up to `EVENTS_MAX` readable descriptors.
     pub fn wait(&self, keys: &mut Vec<u64>, timeout_ms: i32) -> io::Result<()> {
-        const EVENTS_MAX: usize = 256;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; Self::EVENTS_MAX];
         keys.clear();
         let into = events.as_mut_ptr();
-        // SAFETY: `events` has room for EVENTS_MAX events.
-        let count = check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), into, EVENTS_MAX as i32, timeout_ms) }.into())?;
+        // SAFETY: `events` has room for `EVENTS_MAX` events.
+        let count = check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), into, Self::EVENTS_MAX as i32, timeout_ms) }.into())?;
         keys.extend(events[..count as usize].iter().map(|event| event.u64));
         Ok(())
     }
