@@ -60,6 +60,15 @@ struct Options {
     /// Impaired link: duplicated packets in a thousand.
     #[arg(long, default_value_t = 20)]
     duplicates: u64,
+    /// Listen on the address of the server instead of the wildcard address.
+    #[arg(long)]
+    one_address: bool,
+    /// Leave no free descriptor for a tenth of a second in every two, so that thaws fail.
+    #[arg(long)]
+    starve: bool,
+    /// In the middle of the race, remove the packet rules for this number of milliseconds.
+    #[arg(long)]
+    flush_ms: Option<u64>,
     /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -86,6 +95,9 @@ fn main() -> ExitCode {
             duplicates_per_mille: options.duplicates,
         },
         queues: options.queues,
+        one_address: options.one_address,
+        starve: options.starve,
+        flush: options.flush_ms.map(Duration::from_millis),
         seed: options.seed,
     };
     match run(&race, &mut io::stderr()) {

@@ -87,7 +87,7 @@ impl Writer {
         })
     }
 
-    fn to_port(&mut self, port: u16) -> &mut Self {
+    fn port_is(&mut self, port: u16) -> &mut Self {
         const L4PROTO: u32 = 16;
         self.expression("meta", |e| {
             e.number(1, 1).number(2, L4PROTO);
@@ -168,7 +168,7 @@ impl Rules {
         });
         batch.rule(|r| match live_by {
             LiveBy::Socket => {
-                r.to_port(port).tcp_field(13, 1).expression("bitwise", |e| {
+                r.port_is(port).tcp_field(13, 1).expression("bitwise", |e| {
                     e.number(1, 1).number(2, 1).number(3, 1);
                     e.nested(4, |mask| {
                         mask.attribute(1, &[0x17]);
@@ -180,16 +180,16 @@ impl Rules {
                 r.compare(1, &[2]).socket(2).compare(0, &[0]).accept();
             }
             LiveBy::Mark => {
-                r.to_port(port).socket(1).compare(0, &LIVE_MARK.to_ne_bytes()).accept();
+                r.port_is(port).socket(1).compare(0, &LIVE_MARK.to_ne_bytes()).accept();
             }
         });
         if queues == 2 {
             batch.rule(|r| {
-                r.to_port(port).every_second().queue(1);
+                r.port_is(port).every_second().queue(1);
             });
         }
         batch.rule(|r| {
-            r.to_port(port).queue(0);
+            r.port_is(port).queue(0);
         });
         batch.message(0x11, 0, 0, 10, |_| ());
         self.exchange(&batch.0, 4 + usize::from(queues == 2))

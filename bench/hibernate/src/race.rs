@@ -30,6 +30,12 @@ pub struct Race {
     pub freezes_max: u64,
     pub faults: Faults,
     pub queues: u16,
+    /// Listen on the address of the server instead of the wildcard address.
+    pub one_address: bool,
+    /// Leave no free descriptor half of the time, so that thaws fail.
+    pub starve: bool,
+    /// In the middle of the race, remove the rules for this time.
+    pub flush: Option<Duration>,
     pub seed: u64,
 }
 
@@ -99,12 +105,13 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
     let start = Instant::now();
     let mut network = Network::new(race.link)?;
     let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
-    let wildcard = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT);
     let address = network.address;
-    let (server, queues) = inside(&network.server, || -> io::Result<_> {
-        Rules::open()?.install(PORT, live_by, race.queues)?;
+    let listen = SocketAddrV4::new(if race.one_address { address } else { Ipv4Addr::UNSPECIFIED }, PORT);
+    let (server, rules, queues) = inside(&network.server, || -> io::Result<_> {
+        let mut rules = Rules::open()?;
+        rules.install(PORT, live_by, race.queues)?;
         let queues = (0..race.queues).map(Queue::open).collect::<io::Result<Vec<_>>>()?;
-        Ok((Server::new(race.form, wildcard, address, race.pace.connections)?, queues))
+        Ok((Server::new(race.form, listen, address, race.pace.connections)?, rules, queues))
     })??;
     let (progress, stats) = (Progress::default(), PathStats::default());
     let tun = network.tun.take();
@@ -121,7 +128,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
             progress.set_phase(Phase::Over);
             found.unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
         });
-        let served = inside(&network.server, || serve(&server, queues, race, progress, report));
+        let served = inside(&network.server, || serve(&server, (rules, queues), race, progress, report));
         progress.set_phase(Phase::Over);
         served??;
         if let Some(path) = path {
@@ -152,7 +159,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
 /// Accepts, then freezes until the end, with the readers of the queues beside it.
 fn serve(
     server: &Server,
-    queues: Vec<Queue>,
+    (mut rules, queues): (Rules, Vec<Queue>),
     race: &Race,
     progress: &Progress,
     report: &mut (dyn Write + Send),
@@ -167,7 +174,7 @@ fn serve(
                 }
             });
         }
-        let result = freeze_until_over(server, race, progress, report);
+        let result = freeze_until_over(server, &mut rules, race, progress, report);
         progress.set_phase(Phase::Over);
         result
     })
@@ -175,6 +182,7 @@ fn serve(
 
 fn freeze_until_over(
     server: &Server,
+    rules: &mut Rules,
     race: &Race,
     progress: &Progress,
     report: &mut (dyn Write + Send),
@@ -193,7 +201,18 @@ fn freeze_until_over(
     progress.accepted.store(true, Ordering::Release);
     let start = Instant::now();
     let mut next_report = start + Duration::from_secs(10);
+    let mut starvation = Starvation::new(race.starve);
+    let mut flush = race.flush;
     while progress.phase() == Phase::Racing {
+        starvation.switch()?;
+        if start.elapsed() * 2 > race.duration
+            && let Some(time) = flush.take()
+        {
+            rules.flush()?;
+            std::thread::sleep(time);
+            let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
+            rules.install(PORT, live_by, race.queues)?;
+        }
         server.serve(&mut keys, 0, REPLY_AFTER)?;
         if server.freeze_batch(race.batch, &mut cursor)? == 0 {
             server.serve(&mut keys, 1, REPLY_AFTER)?;
@@ -211,6 +230,7 @@ fn freeze_until_over(
             report.flush()?;
         }
     }
+    drop(starvation);
     while progress.phase() == Phase::Settling {
         server.serve(&mut keys, 5, 1)?;
         for key in 0..race.pace.connections {
@@ -218,4 +238,40 @@ fn freeze_until_over(
         }
     }
     Ok(())
+}
+
+/// Takes the free descriptors of the process away, for a tenth of a second in every two.
+struct Starvation {
+    wanted: bool,
+    start: Instant,
+    /// Limit to go back to, while there is none free.
+    before: Option<u64>,
+}
+
+impl Starvation {
+    fn new(wanted: bool) -> Self {
+        Self { wanted, start: Instant::now(), before: None }
+    }
+
+    fn switch(&mut self) -> io::Result<()> {
+        let starve = self.wanted && self.start.elapsed().as_millis() / 100 % 2 == 1;
+        match (starve, self.before) {
+            (true, None) => self.before = Some(sys::limit_descriptors(3)?),
+            (false, Some(before)) => {
+                sys::limit_descriptors(before)?;
+                self.before = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Starvation {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // The limit was this before, so it is allowed.
+            let _ = sys::limit_descriptors(before);
+        }
+    }
 }

@@ -12,20 +12,20 @@ pub fn scramble(number: u64) -> u64 {
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         scramble(self.0)
     }
 
     /// Returns a number below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.number() % limit
     }
 }
 
 /// Returns the byte at a position of the stream of the peer with this port.
 pub fn byte_at(port: u16, position: u64) -> u8 {
-    (scramble(u64::from(port) << 48 ^ position / 8) >> (position % 8 * 8)) as u8
+    (scramble((u64::from(port) << 48) ^ (position / 8)) >> (position % 8 * 8)) as u8
 }
 
 #[test]

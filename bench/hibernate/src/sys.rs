@@ -105,7 +105,8 @@ pub fn load_drop_filter() -> io::Result<OwnedFd> {
     attributes[1] = code.as_ptr() as u64;
     attributes[2] = license.as_ptr() as u64;
     // SAFETY: program, license and attributes outlive the call, and the size is the size of the attributes.
-    let fd = check(unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, attributes.as_ptr(), size_of_val(&attributes)) })?;
+    let fd =
+        check(unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, attributes.as_ptr(), size_of_val(&attributes)) })?;
     // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -183,7 +184,8 @@ impl Epoll {
         keys.clear();
         let into = events.as_mut_ptr();
         // SAFETY: `events` has room for `EVENTS_MAX` events.
-        let count = check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), into, Self::EVENTS_MAX as i32, timeout_ms) }.into())?;
+        let count =
+            check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), into, Self::EVENTS_MAX as i32, timeout_ms) }.into())?;
         keys.extend(events[..count as usize].iter().map(|event| event.u64));
         Ok(())
     }

@@ -1,1 +1,0 @@
-//! Single cases beside the race.
