@@ -165,17 +165,20 @@ fn serve(
     report: &mut (dyn Write + Send),
 ) -> io::Result<()> {
     std::thread::scope(|scope| {
+        let mut readers = Vec::new();
         for mut queue in queues {
-            scope.spawn(move || {
+            readers.push(scope.spawn(move || -> io::Result<()> {
                 while progress.phase() != Phase::Over {
-                    if server.judge(&mut queue, 20).is_err() {
-                        progress.set_phase(Phase::Over);
-                    }
+                    server.judge(&mut queue, 20).inspect_err(|_| progress.set_phase(Phase::Over))?;
                 }
-            });
+                Ok(())
+            }));
         }
         let result = freeze_until_over(server, &mut rules, race, progress, report);
         progress.set_phase(Phase::Over);
+        for reader in readers {
+            reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a queue panicked")))?;
+        }
         result
     })
 }
@@ -256,7 +259,7 @@ impl Starvation {
     fn switch(&mut self) -> io::Result<()> {
         let starve = self.wanted && self.start.elapsed().as_millis() / 100 % 2 == 1;
         match (starve, self.before) {
-            (true, None) => self.before = Some(sys::limit_descriptors(3)?),
+            (true, None) => self.before = Some(sys::limit_descriptors(8)?),
             (false, Some(before)) => {
                 sys::limit_descriptors(before)?;
                 self.before = None;
