@@ -1,0 +1,280 @@
+//! The race: a server that freezes, peers that never stop sending, and the count of everything at the end.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::freeze::Form;
+use crate::netfilter::{LiveBy, Queue, Rules};
+use crate::network::{Link, Network, inside};
+use crate::path::{Faults, PathStats, carry};
+use crate::peers::{self, Found, Pace};
+use crate::server::Server;
+use crate::stream::Random;
+use crate::sys;
+
+/// Port of the server, in its own namespace.
+pub const PORT: u16 = 9_000;
+
+/// One race.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    pub link: Link,
+    pub form: Form,
+    /// Candidates of one batch, for which there is one grace period.
+    pub batch: usize,
+    pub pace: Pace,
+    pub duration: Duration,
+    /// The race ends early after so many freezes.
+    pub freezes_max: u64,
+    pub faults: Faults,
+    pub queues: u16,
+    /// Listen on the address of the server instead of the wildcard address.
+    pub one_address: bool,
+    /// Leave no free descriptor half of the time, so that thaws fail.
+    pub starve: bool,
+    /// In the middle of the race, remove the rules for this time.
+    pub flush: Option<Duration>,
+    pub seed: u64,
+}
+
+/// State of a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    Racing,
+    /// Peers have stopped sending; everything must be acknowledged.
+    Settling,
+    Over,
+}
+
+/// What the threads of a race share.
+#[derive(Default)]
+pub struct Progress {
+    phase: AtomicU8,
+    pub accepted: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Progress {
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Racing,
+            1 => Phase::Settling,
+            _ => Phase::Over,
+        }
+    }
+
+    /// Moves to a later phase.
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        self.over.store(self.phase() == Phase::Over, Ordering::Release);
+    }
+}
+
+/// Result of a race.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub freezes: u64,
+    pub batches: u64,
+    pub refused_unread: u64,
+    pub refused_unsent: u64,
+    pub refused_owed_ack: u64,
+    pub refused_other: u64,
+    pub thaws_by_segment: u64,
+    pub thaws_by_send: u64,
+    pub thaw_failures: u64,
+    pub segments_queued: u64,
+    pub server_corrupt: u64,
+    pub peers: Found,
+    pub path: [u64; 3],
+    pub seconds: f64,
+}
+
+impl Outcome {
+    /// Nothing was lost, corrupted or stuck, and no connection broke.
+    pub fn clean(&self) -> bool {
+        let Found { lost, stuck, broken, corrupt, .. } = self.peers;
+        [lost, stuck, broken, corrupt, self.server_corrupt] == [0; 5]
+    }
+}
+
+/// Runs a race in namespaces of its own. `report` gets a line every ten seconds.
+pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> {
+    let start = Instant::now();
+    let mut network = Network::new(race.link)?;
+    let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
+    let address = network.address;
+    let listen = SocketAddrV4::new(if race.one_address { address } else { Ipv4Addr::UNSPECIFIED }, PORT);
+    let (server, rules, queues) = inside(&network.server, || -> io::Result<_> {
+        let mut rules = Rules::open()?;
+        rules.install(PORT, live_by, race.queues)?;
+        let queues = (0..race.queues).map(Queue::open).collect::<io::Result<Vec<_>>>()?;
+        Ok((Server::new(race.form, listen, address, race.pace.connections)?, rules, queues))
+    })??;
+    let (progress, stats) = (Progress::default(), PathStats::default());
+    let tun = network.tun.take();
+    let found = std::thread::scope(|scope| -> io::Result<Found> {
+        let (progress, stats, network) = (&progress, &stats, &network);
+        let path = tun.map(|ends| scope.spawn(|| carry(ends, race.faults, race.seed, stats, &progress.over)));
+        let peers = scope.spawn(move || {
+            sys::enter_network(&network.peers)?;
+            peers::run(address, PORT, race.pace, race.seed ^ 1, progress)
+        });
+        // The server ends by itself when the peers end, with or without an error.
+        let guard = scope.spawn(move || {
+            let found = peers.join();
+            progress.set_phase(Phase::Over);
+            found.unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
+        });
+        let served = inside(&network.server, || serve(&server, (rules, queues), race, progress, report));
+        progress.set_phase(Phase::Over);
+        served??;
+        if let Some(path) = path {
+            path.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the path panicked")))?;
+        }
+        guard.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
+    })?;
+    let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let counts = &server.counts;
+    Ok(Outcome {
+        freezes: read(&counts.freezes),
+        batches: read(&counts.batches),
+        refused_unread: read(&counts.unread),
+        refused_unsent: read(&counts.unsent),
+        refused_owed_ack: read(&counts.owed_ack),
+        refused_other: read(&counts.zero_window) + read(&counts.ended),
+        thaws_by_segment: read(&counts.thaws_by_segment),
+        thaws_by_send: read(&counts.thaws_by_send),
+        thaw_failures: read(&counts.thaw_failures),
+        segments_queued: read(&counts.segments_queued),
+        server_corrupt: read(&counts.corrupt),
+        peers: found,
+        path: [read(&stats.carried), read(&stats.lost), read(&stats.duplicated)],
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// Accepts, then freezes until the end, with the readers of the queues beside it.
+fn serve(
+    server: &Server,
+    (mut rules, queues): (Rules, Vec<Queue>),
+    race: &Race,
+    progress: &Progress,
+    report: &mut (dyn Write + Send),
+) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let mut readers = Vec::new();
+        for mut queue in queues {
+            readers.push(scope.spawn(move || -> io::Result<()> {
+                while progress.phase() != Phase::Over {
+                    server.judge(&mut queue, 20).inspect_err(|_| progress.set_phase(Phase::Over))?;
+                }
+                Ok(())
+            }));
+        }
+        let result = freeze_until_over(server, &mut rules, race, progress, report);
+        progress.set_phase(Phase::Over);
+        for reader in readers {
+            reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a queue panicked")))?;
+        }
+        result
+    })
+}
+
+fn freeze_until_over(
+    server: &Server,
+    rules: &mut Rules,
+    race: &Race,
+    progress: &Progress,
+    report: &mut (dyn Write + Send),
+) -> io::Result<()> {
+    let mut keys = Vec::new();
+    let mut random = Random(race.seed ^ 2);
+    let mut cursor = 0;
+    // A reply needs an acknowledgement before the next freeze, so not every write gets one.
+    const REPLY_AFTER: u64 = 600;
+    while server.accept()? < race.pace.connections {
+        server.serve(&mut keys, 1, REPLY_AFTER)?;
+        if progress.phase() == Phase::Over {
+            return Ok(());
+        }
+    }
+    progress.accepted.store(true, Ordering::Release);
+    let start = Instant::now();
+    let mut next_report = start + Duration::from_secs(10);
+    let mut starvation = Starvation::new(race.starve);
+    let mut flush = race.flush;
+    while progress.phase() == Phase::Racing {
+        starvation.switch()?;
+        if start.elapsed() * 2 > race.duration
+            && let Some(time) = flush.take()
+        {
+            rules.flush()?;
+            std::thread::sleep(time);
+            let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
+            rules.install(PORT, live_by, race.queues)?;
+        }
+        server.serve(&mut keys, 0, REPLY_AFTER)?;
+        if server.freeze_batch(race.batch, &mut cursor)? == 0 {
+            server.serve(&mut keys, 1, REPLY_AFTER)?;
+        }
+        for _ in 0..race.batch.div_ceil(16) {
+            server.tell_one(random.below(race.pace.connections as u64) as usize)?;
+        }
+        let freezes = server.counts.freezes.load(Ordering::Relaxed);
+        if start.elapsed() >= race.duration || freezes >= race.freezes_max {
+            progress.set_phase(Phase::Settling);
+        }
+        if Instant::now() >= next_report {
+            next_report += Duration::from_secs(10);
+            writeln!(report, "{:.0} s: {freezes} freezes", start.elapsed().as_secs_f64())?;
+            report.flush()?;
+        }
+    }
+    drop(starvation);
+    while progress.phase() == Phase::Settling {
+        server.serve(&mut keys, 5, 1)?;
+        for key in 0..race.pace.connections {
+            server.tell_one(key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the free descriptors of the process away, for a tenth of a second in every two.
+struct Starvation {
+    wanted: bool,
+    start: Instant,
+    /// Limit to go back to, while there is none free.
+    before: Option<u64>,
+}
+
+impl Starvation {
+    fn new(wanted: bool) -> Self {
+        Self { wanted, start: Instant::now(), before: None }
+    }
+
+    fn switch(&mut self) -> io::Result<()> {
+        let starve = self.wanted && self.start.elapsed().as_millis() / 100 % 2 == 1;
+        match (starve, self.before) {
+            (true, None) => self.before = Some(sys::limit_descriptors(8)?),
+            (false, Some(before)) => {
+                sys::limit_descriptors(before)?;
+                self.before = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Starvation {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // The limit was this before, so it is allowed.
+            let _ = sys::limit_descriptors(before);
+        }
+    }
+}

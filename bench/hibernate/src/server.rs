@@ -1,0 +1,310 @@
+//! The server of the race: one thread owns all connections and freezes them in batches, others read the packet queues.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::freeze::{Fixed, Form, Frozen, Refusal, fixed, mark, record, thaw};
+use crate::netfilter::Queue;
+use crate::stream::byte_at;
+use crate::sys::{self, Epoll};
+
+/// State of one connection. Its lock is the one owner of the tuple: it is held from the check to the close, and from
+/// the look at a waiting segment to the verdict.
+pub struct Connection {
+    fixed: Fixed,
+    live: Option<TcpStream>,
+    frozen: Option<Frozen>,
+    /// Position of the peer's stream at byte 0.
+    base: u32,
+    received: u64,
+    /// Total that the peer has been told.
+    told: u64,
+    ended: bool,
+}
+
+/// Counts of the server.
+#[derive(Default, Debug)]
+pub struct Counts {
+    pub freezes: AtomicU64,
+    pub batches: AtomicU64,
+    pub unread: AtomicU64,
+    pub unsent: AtomicU64,
+    pub owed_ack: AtomicU64,
+    pub zero_window: AtomicU64,
+    pub ended: AtomicU64,
+    pub thaws_by_segment: AtomicU64,
+    pub thaws_by_send: AtomicU64,
+    pub thaw_failures: AtomicU64,
+    pub corrupt: AtomicU64,
+    pub segments_queued: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The connections of a server.
+pub struct Server {
+    pub form: Form,
+    listener: TcpListener,
+    address: Ipv4Addr,
+    filter: Option<OwnedFd>,
+    pub connections: Vec<OnceLock<Mutex<Connection>>>,
+    by_peer: Mutex<HashMap<SocketAddrV4, usize>>,
+    epoll: Epoll,
+    pub counts: Counts,
+}
+
+/// Reads a shared value even after a panic of another thread: the test then fails by its counts.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// Listens in the network namespace of the calling thread.
+    pub fn new(form: Form, listen: SocketAddrV4, address: Ipv4Addr, capacity: usize) -> io::Result<Self> {
+        let listener = TcpListener::bind(listen)?;
+        sys::listen(&listener, 4096)?;
+        listener.set_nonblocking(true)?;
+        let filter = if form == Form::Filter { Some(sys::load_drop_filter()?) } else { None };
+        let connections = (0..capacity).map(|_| OnceLock::new()).collect();
+        let (by_peer, epoll) = (Mutex::default(), Epoll::new()?);
+        Ok(Self { form, listener, address, filter, connections, by_peer, epoll, counts: Counts::default() })
+    }
+
+    /// Accepts what waits; returns how many connections there are.
+    pub fn accept(&self) -> io::Result<usize> {
+        loop {
+            let (stream, peer) = match self.listener.accept() {
+                Ok((stream, SocketAddr::V4(peer))) => (stream, peer),
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(lock(&self.by_peer).len()),
+                Err(error) => return Err(error),
+            };
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            let local = SocketAddrV4::new(self.address, self.listener.local_addr()?.port());
+            let fixed = fixed(&stream, local, peer)?;
+            if self.form == Form::Mark {
+                mark(&stream, true)?;
+            }
+            let base = receive_next(&stream)?;
+            let mut by_peer = lock(&self.by_peer);
+            let key = by_peer.len();
+            let Some(slot) = self.connections.get(key) else { return Err(io::Error::other("too many connections")) };
+            self.epoll.add(&stream, key as u64)?;
+            let live = Some(stream);
+            slot.get_or_init(|| {
+                Mutex::new(Connection { fixed, live, frozen: None, base, received: 0, told: 0, ended: false })
+            });
+            by_peer.insert(peer, key);
+        }
+    }
+
+    /// Reads what has arrived.
+    pub fn serve(&self, keys: &mut Vec<u64>, timeout_ms: i32, reply_after: u64) -> io::Result<()> {
+        let mut timeout_ms = timeout_ms;
+        loop {
+            self.epoll.wait(keys, timeout_ms)?;
+            for key in keys.iter() {
+                let Some(connection) = self.connections[*key as usize].get() else { continue };
+                self.read(&mut lock(connection), reply_after)?;
+            }
+            if keys.len() < Epoll::EVENTS_MAX {
+                return Ok(());
+            }
+            timeout_ms = 0;
+        }
+    }
+
+    fn read(&self, connection: &mut Connection, reply_after: u64) -> io::Result<()> {
+        let mut buffer = [0; 16_384];
+        let Some(mut stream) = connection.live.as_ref() else { return Ok(()) };
+        match stream.read(&mut buffer) {
+            Ok(length) if length > 0 => {
+                let port = connection.fixed.peer.port();
+                let wrong = buffer[..length].iter().zip(connection.received..).any(|(b, at)| *b != byte_at(port, at));
+                self.counts.corrupt.fetch_add(wrong.into(), Ordering::Relaxed);
+                connection.received += length as u64;
+                sys::set(stream, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &[1])?;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            _ => {
+                connection.ended = true;
+                connection.live = None;
+                return Ok(());
+            }
+        }
+        if connection.received - connection.told >= reply_after {
+            tell(connection)?;
+        }
+        Ok(())
+    }
+
+    /// Freezes a batch of live connections; returns how many were candidates. Less than a whole batch is not tried.
+    pub fn freeze_batch(&self, batch: usize, cursor: &mut usize) -> io::Result<usize> {
+        let total = self.connections.len();
+        let mut candidates = Vec::with_capacity(batch);
+        for step in 0..total {
+            let key = (*cursor + step) % total;
+            let Some(connection) = self.connections[key].get() else { continue };
+            if lock(connection).live.as_ref().is_some_and(|stream| sys::unsent(stream).is_ok_and(|bytes| bytes == 0)) {
+                candidates.push(key);
+                if candidates.len() == batch {
+                    break;
+                }
+            }
+        }
+        if candidates.len() < batch {
+            return Ok(0);
+        }
+        *cursor = candidates.last().map_or(0, |key| key + 1) % total;
+        for key in &candidates {
+            self.set_apart(*key, true)?;
+        }
+        if self.form != Form::Naive {
+            sys::grace_period()?;
+        }
+        for key in &candidates {
+            self.freeze(*key)?;
+        }
+        count(&self.counts.batches);
+        Ok(candidates.len())
+    }
+
+    fn set_apart(&self, key: usize, apart: bool) -> io::Result<()> {
+        const SO_ATTACH_BPF: i32 = 50;
+        const SO_DETACH_FILTER: i32 = 27;
+        let Some(connection) = self.connections[key].get() else { return Ok(()) };
+        let connection = lock(connection);
+        let Some(stream) = &connection.live else { return Ok(()) };
+        match (self.form, &self.filter) {
+            (Form::Mark, _) => mark(stream, !apart),
+            (Form::Filter, Some(filter)) if apart => {
+                let fd = std::os::fd::AsRawFd::as_raw_fd(filter) as u32;
+                sys::set(stream, libc::SOL_SOCKET, SO_ATTACH_BPF, &[fd])
+            }
+            (Form::Filter, _) => sys::set(stream, libc::SOL_SOCKET, SO_DETACH_FILTER, &[0]),
+            (Form::Naive, _) => Ok(()),
+        }
+    }
+
+    /// Checks, records and closes one connection that was set apart.
+    fn freeze(&self, key: usize) -> io::Result<()> {
+        let Some(connection) = self.connections[key].get() else { return Ok(()) };
+        let mut connection = lock(connection);
+        if self.form != Form::Naive {
+            self.read(&mut connection, u64::MAX)?;
+        }
+        let Some(stream) = &connection.live else { return Ok(()) };
+        match record(stream, &connection.fixed)? {
+            Ok(frozen) => {
+                let expected = connection.base.wrapping_add(connection.received as u32);
+                self.counts.corrupt.fetch_add((expected != frozen.receive_next).into(), Ordering::Relaxed);
+                connection.frozen = Some(frozen);
+                connection.live = None;
+                count(&self.counts.freezes);
+            }
+            Err(refusal) => {
+                count(match refusal {
+                    Refusal::Unread => &self.counts.unread,
+                    Refusal::Unsent => &self.counts.unsent,
+                    Refusal::OwedAck => &self.counts.owed_ack,
+                    Refusal::ZeroWindow => &self.counts.zero_window,
+                    Refusal::Ended => &self.counts.ended,
+                });
+                drop(connection);
+                self.set_apart(key, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn thaw(&self, key: usize, connection: &mut Connection) -> io::Result<()> {
+        let Some(frozen) = &connection.frozen else { return Ok(()) };
+        let stream = thaw(frozen)?;
+        stream.set_nodelay(true)?;
+        if self.form == Form::Mark {
+            mark(&stream, true)?;
+        }
+        self.epoll.add(&stream, key as u64)?;
+        connection.live = Some(stream);
+        connection.frozen = None;
+        Ok(())
+    }
+
+    /// Sends the total to the peer of one connection that it does not know yet, and thaws the connection for that.
+    pub fn tell_one(&self, key: usize) -> io::Result<()> {
+        let Some(connection) = self.connections[key].get() else { return Ok(()) };
+        let mut connection = lock(connection);
+        if connection.received == connection.told || connection.ended {
+            return Ok(());
+        }
+        if connection.frozen.is_some() {
+            match self.thaw(key, &mut connection) {
+                Ok(()) => count(&self.counts.thaws_by_send),
+                Err(_) => {
+                    count(&self.counts.thaw_failures);
+                    return Ok(());
+                }
+            }
+        }
+        tell(&mut connection)
+    }
+
+    /// Judges one waiting segment: thaws its connection if it is frozen, and lets the segment in.
+    pub fn judge(&self, queue: &mut Queue, timeout_ms: i32) -> io::Result<bool> {
+        let Some(waiting) = queue.next(timeout_ms)? else { return Ok(false) };
+        count(&self.counts.segments_queued);
+        let key = lock(&self.by_peer).get(&waiting.peer).copied();
+        let Some((key, connection)) = key.and_then(|key| Some((key, self.connections[key].get()?))) else {
+            queue.accept(waiting.id)?;
+            return Ok(true);
+        };
+        let mut connection = lock(connection);
+        if connection.frozen.is_some() {
+            if self.thaw(key, &mut connection).is_err() {
+                // The record stays. The peer sends the segment again.
+                count(&self.counts.thaw_failures);
+                queue.drop(waiting.id)?;
+                return Ok(true);
+            }
+            count(&self.counts.thaws_by_segment);
+        }
+        queue.accept(waiting.id)?;
+        Ok(true)
+    }
+
+    /// Returns how many connections are frozen.
+    pub fn frozen(&self) -> usize {
+        self.connections.iter().filter_map(OnceLock::get).filter(|c| lock(c).frozen.is_some()).count()
+    }
+}
+
+/// Sends the total to the peer. A total fits into the send buffer of every connection that reads.
+fn tell(connection: &mut Connection) -> io::Result<()> {
+    let Some(mut stream) = connection.live.as_ref() else { return Ok(()) };
+    match stream.write(&connection.received.to_le_bytes()) {
+        Ok(8) => connection.told = connection.received,
+        Ok(_) => return Err(io::Error::other("part of a total was sent")),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        Err(_) => {
+            connection.ended = true;
+            connection.live = None;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the next stream position that the kernel expects, minus what it holds unread: nothing was read yet.
+fn receive_next(stream: &TcpStream) -> io::Result<u32> {
+    sys::set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[1])?;
+    sys::set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &[1])?;
+    let [next] = sys::get(stream, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)?;
+    sys::set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[u32::MAX])?;
+    Ok(next)
+}
