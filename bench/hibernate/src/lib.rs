@@ -6,6 +6,7 @@ pub mod netfilter;
 pub mod network;
 pub mod path;
 pub mod peers;
+pub mod progress;
 pub mod race;
 pub mod server;
 pub mod stream;

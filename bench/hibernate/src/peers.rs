@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::race::{Phase, Progress};
+use crate::progress::{Phase, Progress};
 use crate::stream::{Random, byte_at};
 use crate::sys::Epoll;
 

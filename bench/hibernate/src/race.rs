@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::freeze::Form;
@@ -10,6 +10,7 @@ use crate::netfilter::{LiveBy, Queue, Rules};
 use crate::network::{Link, Network, inside};
 use crate::path::{Faults, PathStats, carry};
 use crate::peers::{self, Found, Pace};
+use crate::progress::{Phase, Progress};
 use crate::server::Server;
 use crate::stream::Random;
 use crate::sys;
@@ -37,40 +38,6 @@ pub struct Race {
     /// In the middle of the race, remove the rules for this time.
     pub flush: Option<Duration>,
     pub seed: u64,
-}
-
-/// State of a race.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Phase {
-    Racing,
-    /// Peers have stopped sending; everything must be acknowledged.
-    Settling,
-    Over,
-}
-
-/// What the threads of a race share.
-#[derive(Default)]
-pub struct Progress {
-    phase: AtomicU8,
-    pub accepted: AtomicBool,
-    over: AtomicBool,
-}
-
-impl Progress {
-    pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Racing,
-            1 => Phase::Settling,
-            _ => Phase::Over,
-        }
-    }
-
-    /// Moves to a later phase.
-    pub fn set_phase(&self, phase: Phase) {
-        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
-        self.over.store(self.phase() == Phase::Over, Ordering::Release);
-    }
 }
 
 /// Result of a race.
