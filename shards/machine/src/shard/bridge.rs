@@ -107,7 +107,7 @@ impl ShardMachine {
         let DeviceRefused { uaid, chid, registered, ended, marked, ref taken } = refused;
         if let Some((stamp, to)) = taken {
             if self.tickets.room() {
-                // A version later and no more, so that any other registration replaces it. Lost: the next one clears it.
+                // A version later only, so that any other registration replaces it. Lost: the next one clears it.
                 let registered = Clock(registered.0 + 1);
                 let bridge = Box::new(Bridged { registered, refused: None, ..Bridged::clone(to) });
                 self.submit(cx, PendingOp::Touch, StoreOp::SetBridge { uaid, bridge });
@@ -163,7 +163,7 @@ impl ShardMachine {
     }
 }
 
-pub(super) fn accepted(stamp: Stamp) -> Published {
+fn accepted(stamp: Stamp) -> Published {
     Published::Accepted { stamp, disposition: Disposition::Bridged }
 }
 

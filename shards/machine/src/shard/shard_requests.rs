@@ -2,9 +2,9 @@
 
 use crate::ids::{ConnId, RequestId, ShardId, Uaid};
 
-use super::bridge::accepted;
 use super::command::{
-    Cancelled, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand, SenderCommand,
+    Cancelled, Disposition, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand,
+    SenderCommand,
 };
 use super::components::requests::{Caller, OutgoingRequest, ReplyTo, Waiter};
 use super::composer::{ShardMachine, StepContext};
@@ -54,7 +54,10 @@ impl ShardMachine {
             None => self.device_refused(cx, ReplyTo::Local(conn), refused),
             Some(owner) => {
                 // A notification that the service took is accepted, whatever becomes of the mark.
-                let unheard = refused.taken.as_ref().map_or(Published::Unavailable, |(stamp, _)| accepted(*stamp));
+                let unheard = refused.taken.as_ref().map_or(Published::Unavailable, |(stamp, _)| Published::Accepted {
+                    stamp: *stamp,
+                    disposition: Disposition::Bridged,
+                });
                 self.ask(cx, (owner, conn), Request::DeviceRefused(Box::new(refused)), unheard);
             }
         }
