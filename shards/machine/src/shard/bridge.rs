@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::ConnId;
+use crate::ids::{Clock, ConnId, Stamp};
 use crate::limits;
 use crate::message::Message;
 use crate::simplepush::Mode;
@@ -76,8 +76,13 @@ impl ShardMachine {
         let ended = match outcome {
             BridgeOutcome::Sent => {
                 self.stats.bridged += 1;
-                let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Bridged };
-                return answer_conn(cx, conn, accepted);
+                if to.refused.is_none() {
+                    return answer_conn(cx, conn, accepted(message.stamp));
+                }
+                let (uaid, chid, registered) = (message.uaid, message.chid, to.registered);
+                let taken = Some((message.stamp, to));
+                let news = DeviceRefused { uaid, chid, registered, ended: false, marked: true, taken };
+                return self.device_refused_command(cx, conn, news);
             }
             BridgeOutcome::Failed(failure) => return answer_conn(cx, conn, Published::NotBridged(failure)),
             BridgeOutcome::Gone => true,
@@ -85,7 +90,11 @@ impl ShardMachine {
         };
         self.stats.bridges_refused += 1;
         let (uaid, chid, marked) = (message.uaid, message.chid, to.refused.is_some());
-        self.device_refused_command(cx, conn, DeviceRefused { uaid, chid, registered: to.registered, ended, marked });
+        self.device_refused_command(
+            cx,
+            conn,
+            DeviceRefused { uaid, chid, registered: to.registered, ended, marked, taken: None },
+        );
     }
 
     /// Decides as the owner on a refusal of a device.
@@ -95,8 +104,16 @@ impl ShardMachine {
         reply_to: ReplyTo<Published>,
         refused: DeviceRefused,
     ) {
-        let DeviceRefused { uaid, chid, registered, ended, marked } = refused;
-        if !ended {
+        let DeviceRefused { uaid, chid, registered, ended, marked, ref taken } = refused;
+        if let Some((stamp, to)) = taken {
+            if self.tickets.room() {
+                // A version later only, so that any other registration replaces it. Lost: the next one clears it.
+                let registered = Clock(registered.0 + 1);
+                let bridge = Box::new(Bridged { registered, refused: None, ..Bridged::clone(to) });
+                self.submit(cx, PendingOp::Touch, StoreOp::SetBridge { uaid, bridge });
+            }
+            self.answer(cx, reply_to, accepted(*stamp));
+        } else if !ended {
             if !marked && self.tickets.room() {
                 // Lost: the next refusal is the first.
                 let op = StoreOp::MarkRefused { uaid, registered, at: cx.now.unix() };
@@ -144,6 +161,10 @@ impl ShardMachine {
         self.registering.end(uaid);
         self.answer(cx, reply_to, answer);
     }
+}
+
+fn accepted(stamp: Stamp) -> Published {
+    Published::Accepted { stamp, disposition: Disposition::Bridged }
 }
 
 /// Returns true if a token that was refused at `since` and is refused again now has ended.

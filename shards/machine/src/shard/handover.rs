@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, Uaid};
+use crate::ids::{Chid, Clock, Stamp, Uaid};
 use crate::message::Message;
 use crate::upstream::Bridged;
 
@@ -13,7 +13,7 @@ pub struct BridgeHandover {
     pub message: Arc<Message>,
 }
 
-/// "The service refused the device of this user."
+/// "The service refused the device of this user", or takes its notifications again.
 #[derive(Debug)]
 pub struct DeviceRefused {
     pub uaid: Uaid,
@@ -25,4 +25,6 @@ pub struct DeviceRefused {
     pub ended: bool,
     /// True if the record has a mark already.
     pub marked: bool,
+    /// The service took a notification with this stamp, so that the mark of this record goes.
+    pub taken: Option<(Stamp, Arc<Bridged>)>,
 }

@@ -1,6 +1,6 @@
 //! State of calls about bridged users: at their service, and at storage.
 
-use crate::ids::{Chid, ConnId, Uaid};
+use crate::ids::{Chid, Clock, ConnId, Uaid};
 
 use super::command::{NewChannel, Published, RegistrationAnswer, RegistrationCall};
 use super::components::requests::ReplyTo;
@@ -34,6 +34,9 @@ pub(super) enum RegistrationStep {
     /// The write of a channel.
     Register(NewChannel),
     Unregister(Chid),
-    Update,
+    /// The write of this version of the record.
+    Update(Clock),
+    /// The read behind it: a write that finds no user, or a newer record, changes nothing.
+    Updated(Clock),
     Remove,
 }

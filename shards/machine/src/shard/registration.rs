@@ -93,12 +93,22 @@ impl ShardMachine {
                 self.end_receipts_of_user(uaid);
                 RegistrationAnswer::Done
             }
-            (RegistrationStep::Update, Ok(_)) => RegistrationAnswer::Done,
+            (RegistrationStep::Update(version), Ok(_)) => {
+                let next = RegistrationStep::Updated(version);
+                return self.submit_registration(cx, reply_to, uaid, next, StoreOp::LoadUser { uaid });
+            }
+            (RegistrationStep::Updated(version), Ok(reply)) => match reply.user().map(|user| user.contact.bridge) {
+                None => RegistrationAnswer::NoUser,
+                Some(Some(bridge)) if bridge.registered == version => RegistrationAnswer::Done,
+                // Another registration came first: a new try decides.
+                Some(_) => RegistrationAnswer::Unavailable,
+            },
             (
                 RegistrationStep::Load(_)
                 | RegistrationStep::Unregister(_)
                 | RegistrationStep::Remove
-                | RegistrationStep::Update,
+                | RegistrationStep::Update(_)
+                | RegistrationStep::Updated(_),
                 Err(_),
             ) => RegistrationAnswer::Unavailable,
         };
@@ -138,14 +148,17 @@ impl ShardMachine {
             RegistrationCall::Update(Ok(device)) => {
                 self.touch_registered(cx, uaid);
                 if let Some(bridge) = self.bridged(cx, device) {
+                    let next = RegistrationStep::Update(bridge.registered);
                     let op = StoreOp::SetBridge { uaid, bridge };
-                    return self.submit_registration(cx, reply_to, uaid, RegistrationStep::Update, op);
+                    return self.submit_registration(cx, reply_to, uaid, next, op);
                 }
                 RegistrationAnswer::Done
             }
             RegistrationCall::Subscribe(Ok(channel)) => {
                 if user.channels.len() < limits::CHANNELS_MAX || user.channels.contains(&channel.chid) {
-                    return self.register_channel(cx, reply_to, uaid, channel, None);
+                    // If another node has removed the user meanwhile, this must not make it a user with a WebSocket.
+                    let contact = user.contact.bridge.is_some().then(|| Box::new(user.contact));
+                    return self.register_channel(cx, reply_to, uaid, channel, contact);
                 }
                 RegistrationAnswer::Full
             }

@@ -3,7 +3,8 @@
 use crate::ids::{ConnId, RequestId, ShardId, Uaid};
 
 use super::command::{
-    Cancelled, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand, SenderCommand,
+    Cancelled, Disposition, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand,
+    SenderCommand,
 };
 use super::components::requests::{Caller, OutgoingRequest, ReplyTo, Waiter};
 use super::composer::{ShardMachine, StepContext};
@@ -52,8 +53,12 @@ impl ShardMachine {
         match self.other_owner(refused.uaid) {
             None => self.device_refused(cx, ReplyTo::Local(conn), refused),
             Some(owner) => {
-                let request = Request::DeviceRefused(Box::new(refused));
-                self.ask(cx, (owner, conn), request, Published::Unavailable);
+                // A notification that the service took is accepted, whatever becomes of the mark.
+                let unheard = refused.taken.as_ref().map_or(Published::Unavailable, |(stamp, _)| Published::Accepted {
+                    stamp: *stamp,
+                    disposition: Disposition::Bridged,
+                });
+                self.ask(cx, (owner, conn), Request::DeviceRefused(Box::new(refused)), unheard);
             }
         }
     }

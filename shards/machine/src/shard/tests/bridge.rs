@@ -200,3 +200,35 @@ fn each_node_calls_the_service_itself() {
     let socket = mesh.session(0, Some(other));
     assert_eq!(mesh.store.contact_of(mesh.uaid_on(socket)).bridge, None);
 }
+
+#[test]
+fn a_notification_that_is_taken_clears_the_mark() {
+    let mut mesh = Mesh::new(2);
+    for shard in [0, 1] {
+        let uaid = bridged_user(&mut mesh, 1);
+        let first = Published::NotBridged(BridgeFailure::Configuration);
+        assert_eq!(mesh.post_bridged(shard, message(uaid), BridgeOutcome::Doubted), first);
+        let before = mesh.store.contact_of(uaid).bridge.unwrap();
+        assert!(before.refused.is_some());
+        sent(&mut mesh, shard, uaid);
+        let after = mesh.store.contact_of(uaid).bridge.unwrap();
+        assert_eq!((after.refused, &after.token), (None, &before.token));
+        mesh.pass(REFUSED_TOKEN_SECONDS);
+        assert_eq!(mesh.post_bridged(shard, message(uaid), BridgeOutcome::Doubted), first);
+        assert!(is_there(&mesh, uaid), "a refusal long after is the first one");
+    }
+}
+
+/// The service takes a notification for the old token while the device registers a new one.
+#[test]
+fn a_mark_that_is_cleared_never_replaces_a_new_token() {
+    let mut mesh = Mesh::new(1);
+    let uaid = bridged_user(&mut mesh, 0);
+    mesh.post_bridged(0, message(uaid), BridgeOutcome::Doubted);
+    mesh.start_post(0, message(uaid));
+    mesh.run();
+    let update = RegistrationCall::Update(Ok(Some(device("new"))));
+    assert_eq!(mesh.registration(0, uaid, update), RegistrationAnswer::Done);
+    assert_eq!(&*mesh.answer_upstream(BridgeOutcome::Sent).token, "token");
+    assert_eq!(&*mesh.store.contact_of(uaid).bridge.unwrap().token, "new");
+}

@@ -143,3 +143,43 @@ fn a_hello_of_a_bridged_user_gets_a_fresh_uaid_and_leaves_the_record_alone() {
         assert!(!mesh.machines[1].is_resident(uaid));
     }
 }
+
+/// Another node removes the user, or registers a newer device, between the read and the write of a call.
+#[test]
+fn an_update_that_wrote_nothing_is_no_success() {
+    for removed in [true, false] {
+        let mut mesh = Mesh::new(1);
+        let uaid = bridged_user(&mut mesh, 0);
+        mesh.store.mode = Mode::Held;
+        let asked = mesh.start_registration(0, uaid, RegistrationCall::Update(Ok(Some(device("late")))));
+        mesh.store.release_one();
+        mesh.run();
+        if removed {
+            mesh.store.done(&StoreOp::DropUser { uaid });
+        } else {
+            let had = mesh.store.contact_of(uaid).bridge.unwrap();
+            let registered = Clock(had.registered.0 + 60_000_000);
+            let bridge = Box::new(crate::upstream::Bridged { registered, token: "newer".into(), ..*had });
+            mesh.store.done(&StoreOp::SetBridge { uaid, bridge });
+        }
+        mesh.store.release();
+        mesh.run();
+        let expected = if removed { RegistrationAnswer::NoUser } else { RegistrationAnswer::Unavailable };
+        assert_eq!(mesh.registration_said(asked), Some(expected));
+        assert_eq!(token_of(&mesh, uaid), (!removed).then(|| "newer".to_owned()));
+    }
+}
+
+#[test]
+fn a_channel_of_a_bridged_user_that_was_removed_makes_no_user_with_a_websocket() {
+    let mut mesh = Mesh::new(1);
+    let uaid = bridged_user(&mut mesh, 0);
+    mesh.store.mode = Mode::Held;
+    mesh.start_registration(0, uaid, RegistrationCall::Subscribe(Ok(channel(OTHER))));
+    mesh.store.release_one();
+    mesh.run();
+    mesh.store.done(&StoreOp::DropUser { uaid });
+    mesh.store.release();
+    mesh.run();
+    assert!(mesh.store.channels_of(uaid).is_none() || token_of(&mesh, uaid).is_some());
+}
