@@ -63,7 +63,7 @@ struct Options {
     /// Listen on the address of the server instead of the wildcard address.
     #[arg(long)]
     one_address: bool,
-    /// Leave no free descriptor for a tenth of a second in every two, so that thaws fail.
+    /// Leave no free descriptor for half of the time, so that thaws fail.
     #[arg(long)]
     starve: bool,
     /// In the middle of the race, remove the packet rules for this number of milliseconds.

@@ -210,7 +210,7 @@ fn freeze_until_over(
     Ok(())
 }
 
-/// Takes the free descriptors of the process away, for a tenth of a second in every two.
+/// Takes the free descriptors of the process away, for half of the time.
 struct Starvation {
     wanted: bool,
     start: Instant,

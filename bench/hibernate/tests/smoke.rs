@@ -1,4 +1,7 @@
-//! Short races: the safe forms lose nothing, and the naive form is caught.
+//! Short races: the form by mark breaks no connection, and the naive form is caught.
+//!
+//! Whether a connection can get stuck is the open question of docs/reports/0011-hibernation.md. It takes millions of
+//! freezes to see one, so these tests do not ask it.
 
 use std::time::Duration;
 
@@ -58,34 +61,38 @@ fn race(race: Race) -> Option<Outcome> {
     Some(run(&race, &mut std::io::sink()).unwrap())
 }
 
-fn clean_race(wanted: Race) {
+fn unbroken(wanted: Race) {
     let Some(outcome) = race(wanted) else { return };
-    assert!(outcome.clean(), "{outcome:?}");
+    let found = &outcome.peers;
+    assert_eq!([found.broken, found.corrupt, outcome.server_corrupt], [0; 3], "{outcome:?}");
     assert!(outcome.freezes > 50 && outcome.thaws_by_segment > 0, "{outcome:?}");
 }
 
 #[test]
-fn freezes_by_mark_lose_nothing() {
-    clean_race(RACE);
-    clean_race(Race { link: Link::Loopback, ..RACE });
+fn freezes_by_mark_break_no_connection() {
+    unbroken(RACE);
+    unbroken(Race { link: Link::Loopback, ..RACE });
 }
 
 #[test]
-fn freezes_by_mark_lose_nothing_on_a_bad_path() {
-    clean_race(Race { link: Link::Impaired, ..RACE });
+fn freezes_by_mark_break_no_connection_on_a_bad_path() {
+    unbroken(Race { link: Link::Impaired, ..RACE });
 }
 
 #[test]
 fn freezes_by_mark_work_with_a_listener_on_one_address_and_two_queues() {
-    clean_race(Race { one_address: true, queues: 2, ..RACE });
+    unbroken(Race { one_address: true, queues: 2, ..RACE });
 }
 
 #[test]
 fn freezes_without_protection_lose_bytes() {
     let pace = Pace { period: Duration::from_millis(2), patience: Duration::from_secs(1), ..RACE.pace };
     let duration = Duration::from_secs(15);
-    let Some(outcome) = race(Race { form: Form::Naive, batch: 1, pace, duration, freezes_max: 60_000, ..RACE }) else {
+    let naive = Race { form: Form::Naive, batch: 1, pace, duration, freezes_max: 60_000, ..RACE };
+    if missing().is_some() {
         return;
-    };
-    assert!(!outcome.clean(), "{outcome:?}");
+    }
+    // One race nearly always sees it. Five do on any host.
+    let mut races = (1..=5).map(|seed| run(&Race { seed, ..naive }, &mut std::io::sink()).unwrap());
+    assert!(races.any(|outcome| !outcome.clean()), "five races lost nothing");
 }
