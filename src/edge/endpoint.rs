@@ -242,7 +242,7 @@ impl PushEdge {
 /// Returns the refusal for a failure at the service of a bridged user, and the seconds until a new try can succeed.
 fn not_bridged(failure: BridgeFailure) -> (ApiError, Option<u32>) {
     match failure {
-        BridgeFailure::TooLarge { excess: _ } => (ApiError::BridgeTooLarge, None),
+        BridgeFailure::TooLarge { excess } => (ApiError::BridgeTooLarge { excess }, None),
         BridgeFailure::Quota { retry_after } => (ApiError::BridgeQuota, Some(retry_after)),
         BridgeFailure::BadRequest => (ApiError::BridgeBadRequest, None),
         BridgeFailure::Configuration => (ApiError::BridgeConfiguration, None),

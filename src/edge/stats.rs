@@ -157,7 +157,7 @@ impl EdgeStats {
             ApiError::Unavailable => &mut self.posts_unavailable,
             ApiError::Registration(_) => &mut self.registrations_refused,
             ApiError::Forward(fault) => self.forward_refused(fault),
-            ApiError::BridgeTooLarge
+            ApiError::BridgeTooLarge { .. }
             | ApiError::BridgeQuota
             | ApiError::BridgeBadRequest
             | ApiError::BridgeConfiguration

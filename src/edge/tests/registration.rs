@@ -348,6 +348,17 @@ fn a_bridged_notification_has_no_receipt() {
 }
 
 #[test]
+fn a_notification_that_is_too_large_for_its_service_is_told_by_how_much() {
+    for (excess, said) in [(3, "3 bytes too many"), (0, "of this subscription\",")] {
+        let mut harness = harness();
+        harness.published = Published::NotBridged(BridgeFailure::TooLarge { excess });
+        harness.feed(post(&path(None), GOOD, "body").as_bytes());
+        let body = harness.response().2;
+        assert!(body.contains(said), "{body}");
+    }
+}
+
+#[test]
 fn failures_at_a_service_are_told() {
     let rows = [
         (BridgeFailure::TooLarge { excess: 3 }, (413, 104), None),

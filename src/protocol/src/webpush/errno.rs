@@ -1,5 +1,7 @@
 //! The one table of refusals: status, errno and text (PROTOCOL.md 2.11), and the JSON body that carries them.
 
+use std::borrow::Cow;
+
 use machine::Refusal;
 
 use super::forward::ForwardFault;
@@ -93,8 +95,10 @@ pub enum ApiError {
     OverBudget,
     /// Nothing was accepted; try again later.
     Unavailable,
-    /// The service of a bridged user takes no payload of this size.
-    BridgeTooLarge,
+    /// The service of a bridged user takes no payload of this size. The excess is in bytes; 0: it is not known.
+    BridgeTooLarge {
+        excess: u32,
+    },
     /// A quota of the service of a bridged user is used up.
     BridgeQuota,
     /// The service of a bridged user does not understand the call of this server.
@@ -180,7 +184,9 @@ impl ApiError {
             ApiError::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
             ApiError::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
             ApiError::Unavailable => (503, Some(201), "Service unavailable, retry later"),
-            ApiError::BridgeTooLarge => (413, Some(104), "Payload too large for the service of this subscription"),
+            ApiError::BridgeTooLarge { .. } => {
+                (413, Some(104), "Payload too large for the service of this subscription")
+            }
             ApiError::BridgeQuota => (429, Some(201), "A quota of the service of this subscription is used up"),
             ApiError::BridgeBadRequest => (500, Some(900), "The service of this subscription refused the request"),
             ApiError::BridgeConfiguration => (502, Some(900), "The service of this subscription cannot be used now"),
@@ -213,6 +219,17 @@ impl ApiError {
         CARRIED.get(usize::from(refusal.0)).copied().unwrap_or(ApiError::BadRequest)
     }
 
+    /// Returns the text for people: that of the row, with the number of bytes that are too many if it is known.
+    fn message(self) -> Cow<'static, str> {
+        let message = self.row().message;
+        match self {
+            ApiError::BridgeTooLarge { excess: excess @ 1.. } => {
+                format!("{message}; it has {excess} bytes too many").into()
+            }
+            _ => message.into(),
+        }
+    }
+
     /// Appends the JSON body, keys in the documented order.
     pub fn push_body(self, out: &mut Vec<u8>) {
         let row = self.row();
@@ -226,7 +243,7 @@ impl ApiError {
         out.extend_from_slice(br#","error":"#);
         push_json(http1::reason(row.status), out);
         out.extend_from_slice(br#","message":"#);
-        push_json(row.message, out);
+        push_json(&self.message(), out);
         out.extend_from_slice(br#","more_info":"#);
         push_json(MORE_INFO, out);
         out.push(b'}');
@@ -300,7 +317,7 @@ mod tests {
             (408, None, &[RequestTimeout]),
             (410, Some(103), &[NoUser]),
             (410, Some(106), &[NoSubscription]),
-            (413, Some(104), &[TooLarge, BridgeTooLarge]),
+            (413, Some(104), &[TooLarge, BridgeTooLarge { excess: 3 }]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
             (429, Some(201), &[BridgeQuota]),
