@@ -101,7 +101,7 @@ def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bridges")
     with upstream.running(directory) as services:
         # The host of the tests may be slow.
-        server = BridgedServer(directory, services, ["bridge.fcm.timeout=30", "bridge.apns.timeout=30"])
+        server = BridgedServer(directory, services, ["bridge.fcm.timeout=25", "bridge.apns.timeout=25"])
         with server.running():
             yield server
             server.assert_no_secret_in_log()

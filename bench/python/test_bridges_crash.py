@@ -16,7 +16,7 @@ KILLS, THREADS = 10, 4
 @pytest.fixture
 def server(tmp_path):
     with upstream.running(tmp_path) as services:
-        server = BridgedServer(tmp_path, services, ["store.kind=embedded", "log.level=info", "bridge.fcm.timeout=30"])
+        server = BridgedServer(tmp_path, services, ["store.kind=embedded", "log.level=info", "bridge.fcm.timeout=25"])
         with server.running():
             yield server
 

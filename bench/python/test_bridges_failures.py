@@ -99,7 +99,7 @@ def lead(services, url):
 
 @pytest.mark.parametrize("url", ["https://localhost:1", "https://nowhere.invalid"])
 def test_a_service_without_an_address_or_a_listener_is_no_connection(start, services, url):
-    server = start(*lead(services, url), "bridge.fcm.timeout=30", "bridge.apns.timeout=30")
+    server = start(*lead(services, url), "bridge.fcm.timeout=25", "bridge.apns.timeout=25")
     for bridge in ("fcm", "apns"):
         device = Device(server, bridge)
         assert told(device.post()) == (502, 902, None), bridge

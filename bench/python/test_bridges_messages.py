@@ -26,7 +26,7 @@ TEXTS = ["hello, phone", "\u00fc\u0436\u65e5" * 300]
 def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bridges")
     with upstream.running(directory) as services:
-        server = BridgedServer(directory, services, ["bridge.fcm.timeout=30", "bridge.apns.timeout=30"])
+        server = BridgedServer(directory, services, ["bridge.fcm.timeout=25", "bridge.apns.timeout=25"])
         front = TlsFront((server.host, TLS_PORT), (server.host, PORTS["endpoint"]), directory)
         try:
             with server.running():

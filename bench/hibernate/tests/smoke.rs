@@ -65,7 +65,7 @@ fn unbroken(wanted: Race) {
     let Some(outcome) = race(wanted) else { return };
     let found = &outcome.peers;
     assert_eq!([found.broken, found.corrupt, outcome.server_corrupt], [0; 3], "{outcome:?}");
-    assert!(outcome.freezes > 50 && outcome.thaws_by_segment > 0, "{outcome:?}");
+    assert!(outcome.freezes > 0 && outcome.thaws_by_segment > 0, "{outcome:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::super::keygen::Keys;
 use super::checks::{Finding, Verdict};
 use crate::config::Config;
 use crate::control_plane::{BridgeSettings, ProfileReport};
@@ -12,8 +13,7 @@ pub fn examine(config: &Config, online: bool) -> Vec<Finding> {
     if config.fcm.credentials.is_none() && config.apns.channels.is_none() {
         return Vec::new();
     }
-    let keys: Vec<String> = config.endpoint.crypto_keys.iter().map(|key| key.reveal().to_owned()).collect();
-    let reports = BridgeSettings::read(config, &keys).and_then(|settings| {
+    let reports = crypto_keys(config).and_then(|keys| BridgeSettings::read(config, &keys)).and_then(|settings| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("this host refuses a runtime: {error}"))?;
         Ok(runtime.block_on(settings.report(online)))
@@ -29,6 +29,17 @@ pub fn examine(config: &Config, online: bool) -> Vec<Finding> {
             mend: vec!["murre doctor   # again, after it is mended".to_owned()],
         }],
     }
+}
+
+/// Returns the keys of message ids. Without configured ones the server makes a key in its data directory; nothing is
+/// sealed here, so any key serves.
+fn crypto_keys(config: &Config) -> Result<Vec<String>, String> {
+    let configured: Vec<String> = config.endpoint.crypto_keys.iter().map(|key| key.reveal().to_owned()).collect();
+    if !configured.is_empty() {
+        return Ok(configured);
+    }
+    let made = Keys::generate().map_err(|error| format!("the host gives no randomness: {error}"))?;
+    Ok(vec![made.crypto])
 }
 
 fn judge(report: ProfileReport, now: SystemTime) -> Finding {
@@ -76,7 +87,6 @@ mod tests {
         let file = |name: &str| directory.join(name).display().to_string();
         let sets = vec![
             "bridge.auth_keys=0123456789abcdef".to_owned(),
-            "endpoint.crypto_keys=HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=".to_owned(),
             format!("bridge.ca_file={}", file(CA)),
             format!("bridge.fcm.credentials={}", file(FCM_CREDENTIALS)),
             format!("bridge.apns.channels={}", file(APNS_CHANNELS)),
