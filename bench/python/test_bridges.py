@@ -12,6 +12,19 @@ from bridged import BridgedServer, Device, calls_of, told
 
 # Answers of the stand-in to one notification, and what follows: status, errno, Retry-After, calls of the service,
 # reason label, record kept.
+NO_ANSWER = {
+    "refused": (503, 201, "120", 2, "unavailable", True),
+    "goaway_before": (503, 201, "120", 2, "unavailable", True),
+    "no_json": (502, 902, None, 1, "upstream_500", True),
+    "empty": (502, 902, None, 1, "upstream_500", True),
+    "teapot": (502, 902, None, 1, "upstream_418", True),
+    "redirect": (502, 902, None, 1, "upstream_302", True),
+    "large": (502, 902, None, 1, "upstream_500", True),
+    "endless_headers": (502, 902, None, 1, "connection_unavailable", True),
+    "reset": (502, 902, None, 1, "connection_unavailable", True),
+    "close": (502, 902, None, 1, "connection_unavailable", True),
+    "goaway_mid_stream": (502, 902, None, 1, "connection_unavailable", True),
+}
 FCM = {
     "unregistered": (410, 106, None, 1, "recipient_gone", False),
     "not_found": (502, 900, None, 1, "not_found", True),
@@ -32,17 +45,7 @@ FCM = {
     "unavailable": (503, 201, "120", 1, "unavailable", True),
     "unavailable;retry-after=33": (503, 201, "33", 1, "unavailable", True),
     "internal": (503, 201, "120", 1, "unavailable", True),
-    "refused": (503, 201, "120", 2, "unavailable", True),
-    "goaway_before": (503, 201, "120", 2, "unavailable", True),
-    "no_json": (502, 902, None, 1, "upstream_500", True),
-    "empty": (502, 902, None, 1, "upstream_500", True),
-    "teapot": (502, 902, None, 1, "upstream_418", True),
-    "redirect": (502, 902, None, 1, "upstream_302", True),
-    "large": (502, 902, None, 1, "upstream_500", True),
-    "endless_headers": (502, 902, None, 1, "connection_unavailable", True),
-    "reset": (502, 902, None, 1, "connection_unavailable", True),
-    "close": (502, 902, None, 1, "connection_unavailable", True),
-    "goaway_mid_stream": (502, 902, None, 1, "connection_unavailable", True),
+    **NO_ANSWER,
 }
 OLD = "timestamp=1700000000000"
 APNS = {
@@ -80,17 +83,7 @@ APNS = {
     "ServiceUnavailable": (503, 201, "120", 1, "unavailable", True),
     "IdleTimeout": (503, 201, "120", 1, "unavailable", True),
     "Shutdown": (503, 201, "120", 2, "unavailable", True),
-    "refused": (503, 201, "120", 2, "unavailable", True),
-    "goaway_before": (503, 201, "120", 2, "unavailable", True),
-    "no_json": (502, 902, None, 1, "upstream_500", True),
-    "empty": (502, 902, None, 1, "upstream_500", True),
-    "teapot": (502, 902, None, 1, "upstream_418", True),
-    "redirect": (502, 902, None, 1, "upstream_302", True),
-    "large": (502, 902, None, 1, "upstream_500", True),
-    "endless_headers": (502, 902, None, 1, "connection_unavailable", True),
-    "reset": (502, 902, None, 1, "connection_unavailable", True),
-    "close": (502, 902, None, 1, "connection_unavailable", True),
-    "goaway_mid_stream": (502, 902, None, 1, "connection_unavailable", True),
+    **NO_ANSWER,
 }
 ROWS = [("fcm", answer) for answer in FCM] + [("apns", answer) for answer in APNS]
 

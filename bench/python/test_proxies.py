@@ -298,7 +298,7 @@ def test_pings_of_the_server_keep_a_silent_session(proxied, kind):
 
 
 def patient_browser(server, seconds):
-    """A browser behind a proxy with timeouts of so many seconds, which cut the handshake on a host that stands still for
+    """A browser behind a proxy with timeouts of `seconds`, which cut the handshake on a host that stands still for
     longer. An end that comes sooner is the server's."""
     for _ in range(5):
         began = time.monotonic()

@@ -54,7 +54,7 @@ pub enum Refusal {
     Ended,
 }
 
-/// How bytes are kept from arriving between the check and the close.
+/// Protection against bytes that arrive between the check and the close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// Not at all: loses bytes, which shows that the race test can fail.

@@ -18,10 +18,10 @@ use hibernate::race::{Race, run};
 #[derive(Parser)]
 #[command(name = "murre-freeze-race", version)]
 struct Options {
-    /// How peers reach the server.
+    /// Path from the peers to the server.
     #[arg(long, value_enum, default_value = "veth")]
     link: Link,
-    /// How bytes are kept from arriving between the check and the close.
+    /// Protection against bytes that arrive between the check and the close.
     #[arg(long, value_enum, default_value = "mark")]
     form: Form,
     /// Candidates for each grace period.

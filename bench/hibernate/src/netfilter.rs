@@ -15,7 +15,7 @@ const CHAIN: &str = "input";
 const DROP: u32 = 0;
 const ACCEPT: u32 = 1;
 
-/// How a rule recognizes segments of live sockets.
+/// Property by which a rule recognizes segments of live sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveBy {
     /// `! --syn -m socket`: the segment has a socket that is not bound to the wildcard address.

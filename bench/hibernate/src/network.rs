@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::sys;
 
-/// How peers reach the server.
+/// Path from the peers to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Link {
     /// One namespace, the loopback device.

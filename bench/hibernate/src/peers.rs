@@ -11,7 +11,7 @@ use crate::progress::{Phase, Progress};
 use crate::stream::{Random, byte_at};
 use crate::sys::Epoll;
 
-/// How peers send.
+/// Pace at which peers send.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub connections: usize,
@@ -23,7 +23,7 @@ pub struct Pace {
     pub patience: Duration,
 }
 
-/// What the peers found at the end.
+/// Findings of the peers at the end.
 #[derive(Default, Debug, Clone)]
 pub struct Found {
     pub sent: u64,

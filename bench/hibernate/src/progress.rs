@@ -12,7 +12,7 @@ pub enum Phase {
     Over,
 }
 
-/// What the threads of a race share.
+/// State that the threads of a race share.
 #[derive(Default)]
 pub struct Progress {
     phase: AtomicU8,

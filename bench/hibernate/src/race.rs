@@ -27,7 +27,7 @@ pub struct Race {
     pub batch: usize,
     pub pace: Pace,
     pub duration: Duration,
-    /// The race ends early after so many freezes.
+    /// Maximum number of freezes: the race ends early at it.
     pub freezes_max: u64,
     pub faults: Faults,
     pub queues: u16,

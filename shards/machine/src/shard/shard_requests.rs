@@ -53,7 +53,7 @@ impl ShardMachine {
         match self.other_owner(refused.uaid) {
             None => self.device_refused(cx, ReplyTo::Local(conn), refused),
             Some(owner) => {
-                // A notification that the service took is accepted, whatever becomes of the mark.
+                // The service took the notification, so it is accepted even if the mark stays.
                 let unheard = refused.taken.as_ref().map_or(Published::Unavailable, |(stamp, _)| Published::Accepted {
                     stamp: *stamp,
                     disposition: Disposition::Bridged,
