@@ -95,7 +95,7 @@ impl World {
                 publish.uaid
             }
             Request::Registration(command) => command.uaid,
-            Request::DeviceRefused(refused) => refused.uaid,
+            Request::DeviceReport(report) => report.uaid,
             Request::Node(command) => command.uaid(),
             Request::Cancel(cancel) => {
                 self.marks.hit("mail: cancel");

@@ -4,17 +4,17 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Clock, ConnId, Stamp};
+use crate::ids::{Clock, ConnId};
 use crate::limits;
 use crate::message::Message;
 use crate::simplepush::Mode;
 use crate::time::UnixSeconds;
 use crate::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp};
 
-use super::command::{Disposition, Published};
+use super::command::Published;
 use super::components::requests::ReplyTo;
 use super::composer::{ShardMachine, StepContext};
-use super::handover::{BridgeHandover, DeviceRefused};
+use super::handover::{BridgeHandover, DeviceReport, DeviceVerdict};
 use super::input::Effect;
 use super::mail::{Mail, Reply};
 use super::pending_bridge::{BridgeCall, PendingRefusal};
@@ -73,59 +73,57 @@ impl ShardMachine {
     /// Answers the POST with the outcome at the service.
     pub(super) fn bridge_replied(&mut self, cx: &mut StepContext<'_>, call: BridgeCall, outcome: BridgeOutcome) {
         let BridgeCall { conn, handover: BridgeHandover { to, message } } = call;
-        let ended = match outcome {
-            BridgeOutcome::Sent => {
+        let (uaid, chid, registered) = (message.uaid, message.chid, to.registered);
+        let is_believed = to.refused.is_some_and(|since| is_believed(since, cx.now.unix()));
+        let verdict = match outcome {
+            BridgeOutcome::Sent if to.refused.is_none() => {
                 self.stats.bridged += 1;
-                if to.refused.is_none() {
-                    return answer_conn(cx, conn, accepted(message.stamp));
-                }
-                let (uaid, chid, registered) = (message.uaid, message.chid, to.registered);
-                let taken = Some((message.stamp, to));
-                let news = DeviceRefused { uaid, chid, registered, ended: false, marked: true, taken };
-                return self.device_refused_command(cx, conn, news);
+                return answer_conn(cx, conn, Published::bridged(message.stamp));
             }
             BridgeOutcome::Failed(failure) => return answer_conn(cx, conn, Published::NotBridged(failure)),
-            BridgeOutcome::Gone => true,
-            BridgeOutcome::Doubted => to.refused.is_some_and(|since| is_believed(since, cx.now.unix())),
+            BridgeOutcome::Sent => DeviceVerdict::Taken { stamp: message.stamp, to },
+            BridgeOutcome::Doubted if !is_believed => DeviceVerdict::Doubted { marked: to.refused.is_some() },
+            BridgeOutcome::Doubted | BridgeOutcome::Gone => DeviceVerdict::Ended,
         };
-        self.stats.bridges_refused += 1;
-        let (uaid, chid, marked) = (message.uaid, message.chid, to.refused.is_some());
-        self.device_refused_command(
-            cx,
-            conn,
-            DeviceRefused { uaid, chid, registered: to.registered, ended, marked, taken: None },
-        );
+        match verdict {
+            DeviceVerdict::Taken { .. } => self.stats.bridged += 1,
+            DeviceVerdict::Doubted { .. } | DeviceVerdict::Ended => self.stats.bridges_refused += 1,
+        }
+        self.device_report_command(cx, conn, DeviceReport { uaid, chid, registered, verdict });
     }
 
-    /// Decides as the owner on a refusal of a device.
-    pub(super) fn device_refused(
+    /// Decides as the owner on a verdict of the service.
+    pub(super) fn device_reported(
         &mut self,
         cx: &mut StepContext<'_>,
         reply_to: ReplyTo<Published>,
-        refused: DeviceRefused,
+        report: DeviceReport,
     ) {
-        let DeviceRefused { uaid, chid, registered, ended, marked, ref taken } = refused;
-        if let Some((stamp, to)) = taken {
-            if self.tickets.room() {
-                // A version later only, so that any other registration replaces it. Lost: the next one clears it.
-                let registered = Clock(registered.0 + 1);
-                let bridge = Box::new(Bridged { registered, refused: None, ..Bridged::clone(to) });
-                self.submit(cx, PendingOp::Touch, StoreOp::SetBridge { uaid, bridge });
+        let DeviceReport { uaid, chid, registered, verdict } = report;
+        match verdict {
+            DeviceVerdict::Taken { stamp, to } => {
+                if self.tickets.room() {
+                    // A version later only, so that any other registration replaces it. Lost: the next one clears it.
+                    let registered = Clock(registered.0 + 1);
+                    let bridge = Box::new(Bridged { registered, refused: None, ..Bridged::clone(&to) });
+                    self.submit(cx, PendingOp::Touch, StoreOp::SetBridge { uaid, bridge });
+                }
+                self.answer(cx, reply_to, Published::bridged(stamp));
             }
-            self.answer(cx, reply_to, accepted(*stamp));
-        } else if !ended {
-            if !marked && self.tickets.room() {
-                // Lost: the next refusal is the first.
-                let op = StoreOp::MarkRefused { uaid, registered, at: cx.now.unix() };
-                self.submit(cx, PendingOp::Touch, op);
+            DeviceVerdict::Doubted { marked } => {
+                if !marked && self.tickets.room() {
+                    // Lost: the next refusal is the first.
+                    let op = StoreOp::MarkRefused { uaid, registered, at: cx.now.unix() };
+                    self.submit(cx, PendingOp::Touch, op);
+                }
+                self.answer(cx, reply_to, Published::NotBridged(BridgeFailure::Configuration));
             }
-            self.answer(cx, reply_to, Published::NotBridged(BridgeFailure::Configuration));
-        } else if self.tickets.room() && self.registering.begin(uaid) {
-            let work = PendingRefusal { reply_to, refused, changing: false };
-            self.submit(cx, PendingOp::DeviceRefused(Box::new(work)), StoreOp::Locate { uaid, chid });
-        } else {
+            DeviceVerdict::Ended if self.tickets.room() && self.registering.begin(uaid) => {
+                let work = PendingRefusal { reply_to, uaid, registered, changing: false };
+                self.submit(cx, PendingOp::DeviceRefused(Box::new(work)), StoreOp::Locate { uaid, chid });
+            }
             // The device may be a new one by the next try.
-            self.answer(cx, reply_to, Published::Unavailable);
+            DeviceVerdict::Ended => self.answer(cx, reply_to, Published::Unavailable),
         }
     }
 
@@ -135,8 +133,7 @@ impl ShardMachine {
         work: PendingRefusal,
         result: Result<StoreReply, StoreError>,
     ) {
-        let PendingRefusal { reply_to, refused, changing } = work;
-        let DeviceRefused { uaid, registered, .. } = refused;
+        let PendingRefusal { reply_to, uaid, registered, changing } = work;
         let answer = match result {
             Err(_) => Published::Unavailable,
             Ok(_) if changing => {
@@ -147,7 +144,7 @@ impl ShardMachine {
             Ok(reply) => match reply.user().map(|user| user.contact.bridge) {
                 None => Published::NoSubscription,
                 Some(Some(bridge)) if bridge.registered == registered => {
-                    let work = PendingRefusal { reply_to, refused, changing: true };
+                    let work = PendingRefusal { reply_to, uaid, registered, changing: true };
                     let op = StoreOp::DropBridged { uaid, registered };
                     return self.submit(cx, PendingOp::DeviceRefused(Box::new(work)), op);
                 }
@@ -161,10 +158,6 @@ impl ShardMachine {
         self.registering.end(uaid);
         self.answer(cx, reply_to, answer);
     }
-}
-
-fn accepted(stamp: Stamp) -> Published {
-    Published::Accepted { stamp, disposition: Disposition::Bridged }
 }
 
 /// Returns true if a token that was refused at `since` and is refused again now has ended.

@@ -13,18 +13,24 @@ pub struct BridgeHandover {
     pub message: Arc<Message>,
 }
 
-/// "The service refused the device of this user", or takes its notifications again.
+/// Verdict of the service on the device of a user, on its way to the owner of the user.
 #[derive(Debug)]
-pub struct DeviceRefused {
+pub struct DeviceReport {
     pub uaid: Uaid,
     /// Channel of the notification.
     pub chid: Chid,
-    /// Version of the record whose token was refused.
+    /// Version of the record with the token that the service judged.
     pub registered: Clock,
-    /// True if the user is removed for it: the token has ended, or was refused often enough.
-    pub ended: bool,
-    /// True if the record has a mark already.
-    pub marked: bool,
-    /// The service took a notification with this stamp, so that the mark of this record goes.
-    pub taken: Option<(Stamp, Arc<Bridged>)>,
+    pub verdict: DeviceVerdict,
+}
+
+/// Consequence for the record of a device.
+#[derive(Debug)]
+pub enum DeviceVerdict {
+    /// The service took the notification with this stamp: the mark of this record goes.
+    Taken { stamp: Stamp, to: Arc<Bridged> },
+    /// The service refused the device, which is believed the next time. True if the record has a mark already.
+    Doubted { marked: bool },
+    /// The token has ended, or was refused often enough: the user is removed.
+    Ended,
 }

@@ -9,7 +9,7 @@ use super::command::{
     Cancel, Cancelled, Hello, NodeAnswer, NodeCommand, Publish, Published, RegistrationAnswer, RegistrationCommand,
     carries,
 };
-use super::handover::{BridgeHandover, DeviceRefused};
+use super::handover::{BridgeHandover, DeviceReport};
 use super::member::{MemberEvent, MemberReply, MemberRequest};
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 
@@ -53,8 +53,8 @@ pub enum Request {
     Receipt(Box<ReceiptQuery>),
     /// A call of the registration API that another shard received.
     Registration(Box<RegistrationCommand>),
-    /// The refusal of a device by its service, for a POST that another shard received.
-    DeviceRefused(Box<DeviceRefused>),
+    /// The verdict of the service on a device, for a POST that another shard received.
+    DeviceReport(Box<DeviceReport>),
     /// A request of another node that another shard received.
     Node(NodeCommand),
     /// A request of a member, or a change of its relay. Causes `MemberEvent`s.

@@ -77,7 +77,7 @@ pub use command::{
 };
 pub use composer::ShardMachine;
 pub use config::MachineConfig;
-pub use handover::{BridgeHandover, DeviceRefused};
+pub use handover::{BridgeHandover, DeviceReport, DeviceVerdict};
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, Carried, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use member::{MemberEvent, MemberReply, MemberRequest, RelayId, VirtualConnId};

@@ -4,7 +4,7 @@ use crate::ids::{Chid, Clock, ConnId, Uaid};
 
 use super::command::{NewChannel, Published, RegistrationAnswer, RegistrationCall};
 use super::components::requests::ReplyTo;
-use super::handover::{BridgeHandover, DeviceRefused};
+use super::handover::BridgeHandover;
 
 /// A POST that is at the service of its user. Shard where it landed; bounded by `limits::UPSTREAM_CALLS_MAX`.
 pub(super) struct BridgeCall {
@@ -15,7 +15,9 @@ pub(super) struct BridgeCall {
 /// A refusal at storage: the user is read, then changed.
 pub(super) struct PendingRefusal {
     pub reply_to: ReplyTo<Published>,
-    pub refused: DeviceRefused,
+    pub uaid: Uaid,
+    /// Version of the record whose token was refused.
+    pub registered: Clock,
     /// True behind the read.
     pub changing: bool,
 }
@@ -27,7 +29,7 @@ pub(super) struct PendingRegistration {
     pub next: RegistrationStep,
 }
 
-/// What the reply of storage is to.
+/// Operation that storage has answered.
 pub(super) enum RegistrationStep {
     /// The read of the user, before this call.
     Load(RegistrationCall),

@@ -3,12 +3,11 @@
 use crate::ids::{ConnId, RequestId, ShardId, Uaid};
 
 use super::command::{
-    Cancelled, Disposition, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand,
-    SenderCommand,
+    Cancelled, Event, NodeAnswer, NodeCommand, Published, RegistrationAnswer, RegistrationCommand, SenderCommand,
 };
 use super::components::requests::{Caller, OutgoingRequest, ReplyTo, Waiter};
 use super::composer::{ShardMachine, StepContext};
-use super::handover::DeviceRefused;
+use super::handover::{DeviceReport, DeviceVerdict};
 use super::input::Effect;
 use super::mail::{Mail, Reply, Request};
 use super::member::MemberReply;
@@ -48,17 +47,17 @@ impl ShardMachine {
         }
     }
 
-    /// Tells the owner of a user that the service has refused its device.
-    pub(super) fn device_refused_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, refused: DeviceRefused) {
-        match self.other_owner(refused.uaid) {
-            None => self.device_refused(cx, ReplyTo::Local(conn), refused),
+    /// Tells the owner of a user the verdict of the service on its device.
+    pub(super) fn device_report_command(&mut self, cx: &mut StepContext<'_>, conn: ConnId, report: DeviceReport) {
+        match self.other_owner(report.uaid) {
+            None => self.device_reported(cx, ReplyTo::Local(conn), report),
             Some(owner) => {
-                // The service took the notification, so it is accepted even if the mark stays.
-                let unheard = refused.taken.as_ref().map_or(Published::Unavailable, |(stamp, _)| Published::Accepted {
-                    stamp: *stamp,
-                    disposition: Disposition::Bridged,
-                });
-                self.ask(cx, (owner, conn), Request::DeviceRefused(Box::new(refused)), unheard);
+                let unheard = match report.verdict {
+                    // The service took the notification, so it is accepted even if the mark stays.
+                    DeviceVerdict::Taken { stamp, .. } => Published::bridged(stamp),
+                    DeviceVerdict::Doubted { .. } | DeviceVerdict::Ended => Published::Unavailable,
+                };
+                self.ask(cx, (owner, conn), Request::DeviceReport(Box::new(report)), unheard);
             }
         }
     }
@@ -135,8 +134,8 @@ impl ShardMachine {
             Request::Registration(command) => {
                 self.registration(cx, ReplyTo::Remote(Caller::new(from, id)), *command);
             }
-            Request::DeviceRefused(refused) => {
-                self.device_refused(cx, ReplyTo::Remote(Caller::new(from, id)), *refused);
+            Request::DeviceReport(report) => {
+                self.device_reported(cx, ReplyTo::Remote(Caller::new(from, id)), *report);
             }
             Request::Node(command) => self.work_for_node(cx, ReplyTo::Remote(Caller::new(from, id)), command),
             Request::Member(request) => {

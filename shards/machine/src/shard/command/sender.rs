@@ -94,6 +94,13 @@ pub enum Published {
     Unavailable,
 }
 
+impl Published {
+    /// The service of a bridged user took the message with this stamp.
+    pub fn bridged(stamp: Stamp) -> Published {
+        Published::Accepted { stamp, disposition: Disposition::Bridged }
+    }
+}
+
 /// Way that an accepted message took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
