@@ -135,7 +135,6 @@ const CIRCLES_LEFT: &[(&str, usize)] = &[
     ("src/edge/", 12),
     ("src/store/src/embedded/", 10),
     ("bench/src/fleet/ring/", 2),
-    ("bench/src/scenario/", 8),
     ("bench/sim/", 20),
 ];
 

@@ -14,8 +14,6 @@ pub mod hold;
 
 pub mod push;
 
-pub mod rounds;
-
 pub mod store;
 
 pub mod statements;

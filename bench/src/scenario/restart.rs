@@ -10,14 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::arrivals::Arrivals;
-use super::storm::Storm;
-use super::traffic::{MessageSpec, ONE_CHANNEL, Stream, Traffic};
+use super::traffic::{MessageSpec, Stream, Traffic};
 use crate::delivery_log::Expect;
-use crate::fleet::{Leave, Plan};
-use crate::host::{CpuTime, Memory};
 use crate::latency::Latency;
 use crate::random::mixed;
-use crate::result::names::CPU_PER;
+use crate::report::Report;
 
 /// Options of the restart of the server.
 #[derive(clap::Args, Clone, Debug)]
@@ -57,60 +54,12 @@ impl Restart {
 }
 
 /// Number of a hundred users that are away with a stored message when the server goes.
-const AWAY_PERCENT: usize = 10;
+pub(super) const AWAY_PERCENT: usize = 10;
 /// Longest wait for a process to be gone.
 const GONE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// The step of the storm in which the server goes.
-pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
-    let options = &storm.options.restart;
-    storm.traffic.idle(Duration::from_secs(1))?;
-    let away = storm.chosen(AWAY_PERCENT.min(storm.options.stored));
-    storm.traffic.driver.agents.disconnect(away.iter().copied(), Leave::Fin);
-    storm.traffic.idle(Duration::from_secs(1))?;
-    storm.store_for(AWAY_PERCENT.min(storm.options.stored))?;
-    storm.traffic.driver.agents.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
-    storm.traffic.driver.agents.set_in_flight_max(options.at_once);
-    storm.traffic.driver.view.stage("the server goes", storm.options.target.sessions);
-    let (refused, created) = (storm.traffic.ledger.sums().refused, storm.traffic.ledger.created());
-    doomed(&mut storm.traffic, options, storm.options.target.sessions)?;
-    let went = Instant::now();
-    let serving = replace(options)?;
-    if let Some((killed, serving)) = options.kill.zip(serving) {
-        storm.keep(killed, serving);
-    }
-    storm.traffic.driver.view.stage("all come back", storm.options.target.sessions);
-    let patience = storm.patience();
-    let back = come_back(&mut storm.traffic, options, &away, went, patience)?;
-    back.show(storm);
-    show_used(storm);
-    storm.traffic.await_all(patience)?;
-    let sums = storm.traffic.ledger.sums();
-    storm.report.add("messages accepted while the server went", storm.traffic.ledger.created() - created, "");
-    storm.report.add("POSTs that the server took with it", sums.refused - refused, "");
-    storm.report.check("restart: accepted and lost", sums.lost, 0);
-    storm.check_served("restart");
-    Ok(())
-}
-
-/// Shows the resource use of the process that took the server's place since it began, and its memory with all back. One
-/// that is gone again is no error here: the checks report missing messages.
-fn show_used(storm: &mut Storm<'_>) {
-    let Some(pid) = storm.replacement() else { return };
-    let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };
-    let sessions = storm.traffic.driver.agents.connected().max(1) as f64;
-    let each = cpu.run_ns as f64 / 1e3 / sessions;
-    storm.report.add(format!("restart: {CPU_PER}session, its start counted in"), each, "us");
-    storm.report.add("restart: user memory with all back", memory.anonymous(), "B");
-    storm.report.add(
-        "restart: user memory per session, the rest counted in",
-        memory.anonymous() as f64 / sessions,
-        "B",
-    );
-}
-
 /// Posts for a moment, so that some messages are half way when the server goes.
-fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Result<()> {
+pub(super) fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Result<()> {
     let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
     let there = |number: u64| (number as usize * 101 + AWAY_PERCENT) % sessions.max(1);
     let stream = Stream::lasting(Some(options.doomed_rate), Duration::from_secs(1));
@@ -141,7 +90,7 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-fn replace(options: &Restart) -> io::Result<Option<Serving>> {
+pub(super) fn replace(options: &Restart) -> io::Result<Option<Serving>> {
     if let Some(command) = &options.restart {
         let status = shell(command).status()?;
         return match status.success() {
@@ -173,7 +122,7 @@ fn running(pid: Pid) -> bool {
 }
 
 /// Times at which the user agents came back.
-struct Back {
+pub(super) struct Back {
     took: Latency,
     attempts: u64,
     first: Option<Duration>,
@@ -181,17 +130,17 @@ struct Back {
 }
 
 impl Back {
-    fn show(&self, storm: &mut Storm<'_>) {
+    pub(super) fn show(&self, report: &mut Report, back_off: f64) {
         let seconds = |span: Option<Duration>| span.map_or(f64::NAN, |span| span.as_secs_f64());
-        storm.report.add("restart: until the first was back", seconds(self.first), "s");
-        storm.report.add("restart: until all were back", seconds(self.all), "s");
-        self.took.show(&mut storm.report, "restart: until back");
-        storm.report.add("restart: attempts", self.attempts, "");
-        storm.report.add("restart: back-off scaled by", storm.options.restart.back_off, "");
+        report.add("restart: until the first was back", seconds(self.first), "s");
+        report.add("restart: until all were back", seconds(self.all), "s");
+        self.took.show(report, "restart: until back");
+        report.add("restart: attempts", self.attempts, "");
+        report.add("restart: back-off scaled by", back_off, "");
     }
 }
 
-fn come_back(
+pub(super) fn come_back(
     traffic: &mut Traffic,
     options: &Restart,
     away: &[usize],

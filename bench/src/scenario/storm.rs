@@ -10,11 +10,12 @@ use super::ramp::{self, RampResult};
 use super::restart;
 use super::traffic::{MessageSpec, ONE_CHANNEL, Stream, Traffic};
 use crate::delivery_log::Expect;
-use crate::fleet::Plan;
+use crate::fleet::{Leave, Plan};
+use crate::host::{CpuTime, Memory};
 use crate::metrics::Metrics;
 use crate::post::Signing;
 use crate::report::Report;
-use crate::result::names;
+use crate::result::names::{self, CPU_PER};
 use crate::statements::{self, Statements};
 use crate::target::Target;
 use crate::usage::UsageSample;
@@ -55,12 +56,12 @@ const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
 const COUNTERS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A run, step by step.
-pub(super) struct Storm<'a> {
-    pub options: &'a Options,
+struct Storm<'a> {
+    options: &'a Options,
     /// The server that is read: another process after a kill.
     target: Target,
-    pub traffic: Traffic,
-    pub report: Report,
+    traffic: Traffic,
+    report: Report,
     before: Option<UsageSample>,
     /// Sockets that arrived on their owner in the last step.
     moved: f64,
@@ -83,7 +84,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     storm.report.option("stored", options.stored);
     storm.first_visit()?;
     if options.restart.wanted() {
-        restart::run(&mut storm)?;
+        storm.server_goes()?;
     } else {
         storm.everybody_returns()?;
         storm.stored_for_some()?;
@@ -99,14 +100,14 @@ pub fn run(options: &Options) -> io::Result<bool> {
 
 impl Storm<'_> {
     /// Keeps a server running until the storm is over, and reads it instead of the one that was killed.
-    pub(super) fn keep(&mut self, killed: u32, serving: restart::Serving) {
+    fn keep(&mut self, killed: u32, serving: restart::Serving) {
         self.target.pids.iter_mut().filter(|pid| **pid == killed).for_each(|pid| *pid = serving.pid());
         self.traffic.driver.view.watch(self.target.pids.clone());
         self.serving = Some(serving);
     }
 
     /// The process that took the server's place, when the server is read at all.
-    pub(super) fn replacement(&self) -> Option<u32> {
+    fn replacement(&self) -> Option<u32> {
         self.serving.as_ref().map(restart::Serving::pid).filter(|pid| self.target.pids.contains(pid))
     }
 
@@ -114,7 +115,7 @@ impl Storm<'_> {
         self.options.target.sessions as u64
     }
 
-    pub(super) fn patience(&self) -> Duration {
+    fn patience(&self) -> Duration {
         Duration::from_secs(self.options.patience)
     }
 
@@ -146,6 +147,54 @@ impl Storm<'_> {
         self.end("return")?;
         self.check_moves()?;
         self.post_to_each(100, "return")
+    }
+
+    /// The step of the storm in which the server goes.
+    fn server_goes(&mut self) -> io::Result<()> {
+        let options = &self.options.restart;
+        self.traffic.idle(Duration::from_secs(1))?;
+        let away = self.chosen(restart::AWAY_PERCENT.min(self.options.stored));
+        self.traffic.driver.agents.disconnect(away.iter().copied(), Leave::Fin);
+        self.traffic.idle(Duration::from_secs(1))?;
+        self.store_for(restart::AWAY_PERCENT.min(self.options.stored))?;
+        self.traffic.driver.agents.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
+        self.traffic.driver.agents.set_in_flight_max(options.at_once);
+        self.traffic.driver.view.stage("the server goes", self.options.target.sessions);
+        let (refused, created) = (self.traffic.ledger.sums().refused, self.traffic.ledger.created());
+        restart::doomed(&mut self.traffic, options, self.options.target.sessions)?;
+        let went = Instant::now();
+        let serving = restart::replace(options)?;
+        if let Some((killed, serving)) = options.kill.zip(serving) {
+            self.keep(killed, serving);
+        }
+        self.traffic.driver.view.stage("all come back", self.options.target.sessions);
+        let patience = self.patience();
+        let back = restart::come_back(&mut self.traffic, options, &away, went, patience)?;
+        back.show(&mut self.report, self.options.restart.back_off);
+        self.show_used();
+        self.traffic.await_all(patience)?;
+        let sums = self.traffic.ledger.sums();
+        self.report.add("messages accepted while the server went", self.traffic.ledger.created() - created, "");
+        self.report.add("POSTs that the server took with it", sums.refused - refused, "");
+        self.report.check("restart: accepted and lost", sums.lost, 0);
+        self.check_served("restart");
+        Ok(())
+    }
+
+    /// Shows the resource use of the process that took the server's place since it began, and its memory with all back. One
+    /// that is gone again is no error here: the checks report missing messages.
+    fn show_used(&mut self) {
+        let Some(pid) = self.replacement() else { return };
+        let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };
+        let sessions = self.traffic.driver.agents.connected().max(1) as f64;
+        let each = cpu.run_ns as f64 / 1e3 / sessions;
+        self.report.add(format!("restart: {CPU_PER}session, its start counted in"), each, "us");
+        self.report.add("restart: user memory with all back", memory.anonymous(), "B");
+        self.report.add(
+            "restart: user memory per session, the rest counted in",
+            memory.anonymous() as f64 / sessions,
+            "B",
+        );
     }
 
     fn check_moves(&mut self) -> io::Result<()> {
@@ -181,7 +230,7 @@ impl Storm<'_> {
     }
 
     /// Posts one message to each of `percent` in a hundred users, which are away; waits for the answers only.
-    pub(super) fn store_for(&mut self, percent: usize) -> io::Result<()> {
+    fn store_for(&mut self, percent: usize) -> io::Result<()> {
         let begin = Instant::now();
         let chosen = self.chosen(percent);
         let created = self.traffic.ledger.created();
@@ -192,11 +241,11 @@ impl Storm<'_> {
     }
 
     /// `percent` in a hundred of the users, evenly spread.
-    pub(super) fn chosen(&self, percent: usize) -> Vec<usize> {
+    fn chosen(&self, percent: usize) -> Vec<usize> {
         (0..self.options.target.sessions).filter(|agent| agent % 100 < percent).collect()
     }
 
-    pub(super) fn nothing_comes_twice(&mut self) -> io::Result<()> {
+    fn nothing_comes_twice(&mut self) -> io::Result<()> {
         let known = self.traffic.ledger.delivered_count();
         let doubled = self.traffic.ledger.sums().doubled;
         self.leave()?;
@@ -257,7 +306,7 @@ impl Storm<'_> {
         self.traffic.driver.agents.renamed_count() as u64
     }
 
-    pub(super) fn check_served(&mut self, step: &str) {
+    fn check_served(&mut self, step: &str) {
         let (connected, renamed) = (self.traffic.driver.agents.connected() as u64, self.renamed());
         self.report.check(format!("{step}: sessions"), connected, self.count());
         self.report.check(format!("{step}: UAIDs lost"), renamed, 0);
@@ -291,7 +340,7 @@ impl Storm<'_> {
         self.traffic.idle(Duration::from_secs(1))
     }
 
-    pub(super) fn begin(&mut self, step: &str) -> io::Result<()> {
+    fn begin(&mut self, step: &str) -> io::Result<()> {
         self.traffic.driver.view.stage(step, self.options.target.sessions);
         self.before = Some(UsageSample::read(&self.target)?);
         Ok(())
@@ -305,7 +354,7 @@ impl Storm<'_> {
 
     fn end(&mut self, step: &str) -> io::Result<()> {
         if let Some(used) = self.spent_each()? {
-            self.report.add(format!("{step}: {}session", names::CPU_PER), used, "us");
+            self.report.add(format!("{step}: {}session", CPU_PER), used, "us");
         }
         if self.options.target.admin.is_some() {
             // The server publishes its counters about once a second.

@@ -11,9 +11,10 @@ use cassandra::Database;
 use tempfile::TempDir;
 
 use super::certificates::Certificates;
+use super::fault::Fault;
 use super::fault_proxy::FaultProxy;
 use super::network::Network;
-use super::{Fault, Options};
+use super::options::Options;
 use crate::metrics::Metrics;
 use crate::process::{self, Server};
 

@@ -4,11 +4,12 @@
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::push::{self, Options};
-use super::traffic::Traffic;
+use super::options::Options;
+use super::window::{measure, show_load};
 use crate::latency::median;
 use crate::report::Report;
 use crate::result::names;
+use crate::scenario::traffic::Traffic;
 
 /// Pause after the last message of a window, before the next generator begins.
 const MARGIN_SECONDS: f64 = 1.0;
@@ -29,7 +30,7 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
         traffic.driver.view.stage(format!("round {round} of {}: waiting", options.rounds), options.target.sessions);
         traffic.idle(until_window(now_seconds(), options.period, options.offset))?;
         options.go(traffic, options.warmup)?;
-        let measured = push::measure(traffic, options)?;
+        let measured = measure(traffic, options)?;
         // Work that is still under way belongs to this round.
         traffic.idle(Duration::from_secs_f64(MARGIN_SECONDS / 2.0))?;
         let window = traffic.window()?;
@@ -51,7 +52,7 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
     report.series("p99 by round", "round", "us", points(&p99));
     report.add("median of rounds: p50", median(&p50), "us");
     report.add("median of rounds: p99", median(&p99), "us");
-    push::show_load(report, &windows);
+    show_load(report, &windows);
     if !cpu.is_empty() {
         report.add(names::CPU_NOTIFICATION, median(&cpu), "us");
     }
