@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::{CLOSE_ENTRIES, CONNECT_ENTRIES, Cut, Ring, SENDS_BYTES, Short, Span, Spans, Wire};
+use super::memory::{Span, Spans};
+use super::uring::{CLOSE_ENTRIES, CONNECT_ENTRIES, Cut, Ring, SENDS_BYTES, Short};
+use super::wire::Wire;
 use crate::fleet::user_data::{ConnKey, Done};
 
 /// The rings; each is made when its first agent connects.
