@@ -14,11 +14,14 @@ use machine::stats::Counters;
 use machine::{StoreError, StoreReply};
 
 use super::database::Database;
+use super::error::Unsaved;
 use super::group::{Group, Numbers, WriteError};
-use super::port::{Answer, CommitterMail, OpRoute, ReplyQueue, is_durable};
+use super::mail::{Answer, CommitterMail, OpRoute, ReplyQueue};
+use super::operation::is_durable;
+use super::options::Fatal;
 use super::room::Room;
 use super::stats::{StoreStats, Tally};
-use super::{Fatal, StoreStatus, Unsaved};
+use super::store_status::StoreStatus;
 
 /// Operations of one group. More wait for the next, so that no reply waits for a very large batch.
 const GROUP_OPERATIONS_MAX: usize = 1_024;
@@ -42,7 +45,7 @@ pub(super) struct Committer {
     pub(super) failed: bool,
     /// Called before each commit; a test lets it wait or fail.
     #[cfg(test)]
-    pub(super) before_commit: Option<super::CommitProbe>,
+    pub(super) before_commit: Option<super::options::CommitProbe>,
 }
 
 /// Answers that a group owes, once it is written.

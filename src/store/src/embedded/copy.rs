@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use fjall::{Keyspace, PersistMode, Readable};
 
-use super::Embedded;
 use super::database::{Database, KEYSPACES};
 use super::directory::prepare;
 use super::error::{Cause, StoreOpenError};
+use super::store::Embedded;
 
 /// Rows of one write batch of a copy.
 const ROWS_PER_BATCH: usize = 1_024;

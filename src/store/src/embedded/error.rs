@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use machine::message::Message;
 
 /// A store that cannot be opened, backed up or salvaged. Lives on the starting thread; fatal.
 #[derive(Debug)]
@@ -110,3 +113,26 @@ impl fmt::Display for StoreOpenError {
 }
 
 impl std::error::Error for StoreOpenError {}
+
+/// Messages of a ledger that could not be saved, at least one, and the reason of the first.
+pub struct Unsaved {
+    /// They are in no row; only the ledger logs have them.
+    pub messages: Vec<Arc<Message>>,
+    /// One clause for the operator.
+    pub reason: String,
+}
+
+impl Unsaved {
+    /// Adds a message to what may be none so far; `why` gives the reason of the first.
+    pub(super) fn add(unsaved: &mut Option<Unsaved>, message: &Arc<Message>, why: impl FnOnce() -> String) {
+        let all = unsaved.get_or_insert_with(|| Unsaved { messages: Vec::new(), reason: why() });
+        all.messages.push(Arc::clone(message));
+    }
+}
+
+impl fmt::Debug for Unsaved {
+    /// Their number: messages carry UAIDs and bodies.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsaved").field("messages", &self.messages.len()).field("reason", &self.reason).finish()
+    }
+}

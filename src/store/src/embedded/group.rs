@@ -5,7 +5,7 @@
 //!
 //! Lives on: the committer.
 
-mod load;
+pub(super) mod load;
 mod messages;
 mod removal;
 mod cleanup;
@@ -20,14 +20,13 @@ use machine::message::TopicHolder;
 use machine::{StoreError, StoreOp, StoreReply};
 
 use super::database::Database;
-use super::port::is_write;
+use super::operation::is_write;
 use super::query;
 use super::room::Room;
 use super::rows::{self, ChannelRow, Record};
 use super::stats::StoreStats;
 
 pub(super) use cleanup::CleanupOp;
-pub(super) use load::Load;
 pub(super) use removal::REMOVAL_ROWS_MAX;
 
 /// Reason for which an operation of a group was not done.

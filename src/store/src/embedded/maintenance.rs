@@ -18,13 +18,13 @@ use machine::ids::{Clock, Uaid};
 use machine::time::UnixSeconds;
 use shards::process_clock::ProcessClock;
 
-use super::StoreStatus;
 use super::database::Database;
 use super::group::CleanupOp;
-use super::port::CommitterMail;
+use super::mail::CommitterMail;
 use super::query;
 use super::room::{LEVEL_0_TABLES_MAX, Room, Told};
 use super::rows::{self, Record};
+use super::store_status::StoreStatus;
 use crate::idle;
 
 /// Time between two looks of the keeper.

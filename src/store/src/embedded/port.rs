@@ -15,69 +15,13 @@ use crossbeam::queue::SegQueue;
 use hashbrown::HashMap;
 use machine::ids::{StoreTicket, Uaid};
 use machine::limits;
-use machine::{StoreError, StoreOp, StoreReply};
+use machine::{StoreError, StoreOp};
 use shards::ports::Store;
 
-use super::StoreStatus;
+use super::mail::{Answer, CommitterMail, Job, OpRoute, ReaderMail, ReplyQueue};
+use super::operation::is_write;
 use super::stats::Tally;
-
-/// Reply of a port.
-pub(super) type Answer = Result<StoreReply, StoreError>;
-
-/// Replies on their way to one shard, and its waker. Bounded by the operations that the port has sent.
-pub(super) struct ReplyQueue {
-    replies: SegQueue<(StoreTicket, OpRoute, Answer)>,
-    waker: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl ReplyQueue {
-    /// Adds a reply; the shard reads it after the next [`ReplyQueue::wake`].
-    pub(super) fn push(&self, ticket: StoreTicket, route: OpRoute, answer: Answer) {
-        self.replies.push((ticket, route, answer));
-    }
-
-    pub(super) fn wake(&self) {
-        (self.waker)();
-    }
-}
-
-/// Way of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct OpRoute {
-    pub(super) uaid: Uaid,
-    pub(super) through_reader: bool,
-    /// The committer answers it.
-    pub(super) to_committer: bool,
-}
-
-/// One operation under way.
-pub(super) struct Job {
-    pub(super) reply_queue: Arc<ReplyQueue>,
-    pub(super) ticket: StoreTicket,
-    pub(super) route: OpRoute,
-    pub(super) op: StoreOp,
-}
-
-/// Work for the committer.
-pub(super) enum CommitterMail {
-    Job(Job),
-    /// From the keeper or a reader.
-    Upkeep(super::group::CleanupOp),
-    /// Messages of a ledger replay, saved also beyond the bound on disk use. The reply comes when they are durable,
-    /// with those that could not be saved. An error when the store failed.
-    Replay(Vec<Arc<machine::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
-    /// Rows and users of a transfer; answered when durable.
-    Load(super::group::Load, Sender<Result<(), StoreError>>),
-    /// Commit, sync and end.
-    Stop,
-}
-
-/// Work for a reader.
-pub(super) enum ReaderMail {
-    /// To answer or to hand on.
-    Job(Job),
-    Stop,
-}
+use super::store_status::StoreStatus;
 
 /// Operations of one user under way.
 #[derive(Default)]
@@ -170,39 +114,5 @@ impl Store for Port {
             }
         }
         Some((ticket, answer))
-    }
-}
-
-/// Returns true if the committer writes for it.
-pub(super) fn is_write(op: &StoreOp) -> bool {
-    match op {
-        StoreOp::LoadUser { .. }
-        | StoreOp::Locate { .. }
-        | StoreOp::Topics { .. }
-        | StoreOp::Messages { .. }
-        | StoreOp::Read { .. } => false,
-        StoreOp::Touch { .. }
-        | StoreOp::Register { .. }
-        | StoreOp::SetContact { .. }
-        | StoreOp::SetPresence { .. }
-        | StoreOp::ClearPresence { .. }
-        | StoreOp::Unregister { .. }
-        | StoreOp::DropUser { .. }
-        | StoreOp::SetBridge { .. }
-        | StoreOp::MarkRefused { .. }
-        | StoreOp::DropBridged { .. }
-        | StoreOp::Publish { .. }
-        | StoreOp::Save { .. }
-        | StoreOp::Settle { .. }
-        | StoreOp::Tried { .. } => true,
-    }
-}
-
-/// Returns true if the reply must wait for a sync.
-pub(super) fn is_durable(op: &StoreOp) -> bool {
-    match op {
-        StoreOp::Settle { durable, .. } | StoreOp::SetContact { durable, .. } => *durable,
-        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } => false,
-        other => is_write(other),
     }
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use crossbeam::channel::{Receiver, Sender};
 use machine::{StoreError, StoreOp};
 
-use super::StoreStatus;
 use super::database::Database;
 use super::group::CleanupOp;
-use super::port::{CommitterMail, Job, ReaderMail};
+use super::mail::{CommitterMail, Job, ReaderMail};
 use super::query;
 use super::stats::Tally;
+use super::store_status::StoreStatus;
 
 /// Runs until a stop mail comes or every sender is gone.
 pub(super) fn run(

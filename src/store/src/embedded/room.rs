@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 use super::database::{Database, KEYSPACES};
 use super::error::StoreOpenError;
-use super::{Options, journal};
+use super::journal;
+use super::options::Options;
 
 /// Maximum input of one step of a compaction: level 0 at the bound at which fjall halts writes, and level 1.
 const COMPACTION_BYTES_MAX: u64 = 2 << 30;

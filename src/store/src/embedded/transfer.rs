@@ -10,12 +10,13 @@ use machine::ids::Uaid;
 use machine::message::Message;
 use machine::{StoreOp, StoreReply};
 
-use super::Embedded;
+use super::database::Database;
 use super::error::{Cause, StoreOpenError};
-use super::group::Load;
-use super::port::CommitterMail;
+use super::group::load::Load;
+use super::mail::CommitterMail;
 use super::query;
 use super::rows::{self, Record};
+use super::store::Embedded;
 use crate::transfer::{BlockingPort, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Embedded {
@@ -45,7 +46,7 @@ struct EmbeddedTransfer<'a> {
 }
 
 impl EmbeddedTransfer<'_> {
-    fn db(&self) -> Result<&super::Database, TransferFault> {
+    fn db(&self) -> Result<&Database, TransferFault> {
         self.store.db.as_ref().ok_or_else(|| self.store.fault(StoreOpenError::new(&self.store.dir, Cause::Closed)))
     }
 

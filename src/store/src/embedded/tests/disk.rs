@@ -1,6 +1,5 @@
 //! A file system that is really small, and one that others fill.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use super::*;

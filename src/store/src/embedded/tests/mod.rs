@@ -8,16 +8,23 @@ mod disk;
 mod replay;
 mod salvage;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::bounded;
 use machine::ids::{Clock, Stamp};
 use machine::message::Message;
 use machine::simplepush::Mode;
 use machine::time::UnixSeconds;
 use machine::{RowKey, StoreError, StoreOp, StoreReply};
 
+use super::database::Database;
+use super::group::CleanupOp;
+use super::mail::CommitterMail;
+use super::options::CommitProbe;
+use super::store_status::StoreStatus;
 use super::*;
 use crate::IDLE_SECONDS_MAX;
 use crate::conformance::{BlockingStore, NOW, chid, contact, message, register, topical, uaid, update};

@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use crossbeam::channel::bounded;
 use machine::ids::{Chid, Uaid};
 
 use super::*;
