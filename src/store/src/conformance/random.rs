@@ -1,6 +1,6 @@
 //! Random operations, on a backend and on the model: both answer alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, Stamp, Uaid};
@@ -110,6 +110,7 @@ proptest! {
 
     #[test]
     fn embedded_and_model_agree(ops in prop::collection::vec(any_op(), 1..250), together in any::<bool>()) {
+        let ops = published_before_saved(ops);
         let dir = tempfile::tempdir().expect("a directory");
         // Reclaiming would let an older topic message take the slot of an expired newer one.
         let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
@@ -134,6 +135,22 @@ proptest! {
         drop(embedded);
         store.close();
     }
+}
+
+/// The operations without publishes of what was saved before. A machine saves a message that it has published, never the
+/// other way round, and the stores keep what such a row was saved for in different ways.
+fn published_before_saved(mut ops: Vec<StoreOp>) -> Vec<StoreOp> {
+    let mut saved = BTreeSet::new();
+    let name = |message: &Message| (message.uaid, message.chid, message.stamp);
+    ops.retain(|op| match op {
+        StoreOp::Save { messages } => {
+            saved.extend(messages.iter().map(|message| name(message)));
+            true
+        }
+        StoreOp::Publish { message, .. } => !saved.contains(&name(message)),
+        _ => true,
+    });
+    ops
 }
 
 /// The same operations as machines would say them: a stamp names one message and is never given twice, operations after
