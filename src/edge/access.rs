@@ -5,11 +5,8 @@ use machine::ids::KeyDigest;
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::key::BearerKeys;
 use protocol::wire::http1::Head;
-use shards::strangers;
 
-use super::PushEdge;
-use super::forward::ForwardRules;
-use super::front::Front;
+use super::forwards::ForwardRules;
 
 /// Rules of one configuration. The tokens must not be logged.
 #[derive(Clone, Default)]
@@ -72,38 +69,10 @@ impl Access {
             (None, None) => "Registration is open.",
         }
     }
-}
-
-impl PushEdge {
-    /// Replaces the rules. Sessions and requests under way go on.
-    pub fn set_rules(&mut self, rules: &AccessRules) {
-        self.access = Access::new(rules);
-        if let Some(forwards) = &mut self.forwards {
-            forwards.set_rules(&rules.forward);
-        }
-        self.front = Front::new(&self.agent_url, self.access.sentence());
-    }
-
-    /// Counts a refusal by a rule. The reactor adds the address of the caller.
-    pub(super) fn refuse_access(&mut self, rule: strangers::Access) {
-        self.refused.by_rule[rule as usize] += 1;
-    }
-
-    /// Counts a request that a rule refuses, with the address that its head names. The answer can come much later, when
-    /// the body was read.
-    pub(super) fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: ApiError) {
-        let rule = match fault {
-            ApiError::AccessToken => strangers::Access::Token,
-            ApiError::SenderNotAllowed => strangers::Access::AllowedKeys,
-            _ => return,
-        };
-        self.refuse_access(rule);
-        self.refused.caller = self.forwarding.caller(head);
-    }
 
     /// Refuses a sender that is not in `endpoint.allowed_keys`.
     pub(super) fn may_send(&self, key: Option<KeyDigest>) -> Result<(), ApiError> {
-        let keys = &self.access.senders;
+        let keys = &self.senders;
         let may = keys.is_empty() || key.is_some_and(|key| keys.contains(&key));
         may.then_some(()).ok_or(ApiError::SenderNotAllowed)
     }

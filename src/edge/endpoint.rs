@@ -3,15 +3,14 @@
 //! Order of validation (ARCHITECTURE.md 8.5): the edge answers 404 and 401. Size and header rules travel with the
 //! request, because the owner's 410 comes first.
 
-use machine::ids::{Chid, KeyDigest, Stamp, Uaid};
-use machine::message::{Message, Topic};
-use machine::time::{Now, UnixSeconds};
+use machine::ids::{KeyDigest, Stamp};
+use machine::time::Now;
 use machine::upstream::BridgeFailure;
 use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
-use super::http::BodyAction;
-use super::pages::method_refused;
+use super::drafts::{PostDraft, Posted};
+use super::exchange::{BodyAction, method_refused};
 use super::receipts;
 use super::reply::Reply;
 use super::response::{self, Context};
@@ -24,47 +23,6 @@ use protocol::webpush::prefer::Preferences;
 use protocol::webpush::receipt::Receipt;
 use protocol::wire::http1::{Framing, Head};
 use protocol::wire::text::push_u64;
-
-/// A POST with a good token and authorization, while its body arrives.
-pub(super) struct PostDraft {
-    pub(super) uaid: Uaid,
-    pub(super) chid: Chid,
-    pub(super) payload: Draft,
-    delivery: Delivery,
-    /// True with `Prefer: respond-async`.
-    receipt: bool,
-}
-
-/// Facts of a POST that its answer contains.
-#[derive(Clone, Copy)]
-pub(super) struct Posted {
-    pub(super) uaid: Uaid,
-    pub(super) chid: Chid,
-    pub(super) topic: Option<Topic>,
-    /// Granted TTL in seconds.
-    pub(super) ttl: u32,
-    /// True if the answer has a receipt.
-    pub(super) receipt: bool,
-}
-
-impl PostDraft {
-    /// Returns the message, or the first broken rule of PROTOCOL.md 2.3 steps 8 to 11.
-    pub(super) fn finish(self, accepted: UnixSeconds) -> Result<Message, ApiError> {
-        let granted = self.delivery.grant(self.payload.verdict())?;
-        Ok(Message {
-            uaid: self.uaid,
-            chid: self.chid,
-            stamp: Stamp::default(),
-            ttl: granted.ttl,
-            accepted,
-            urgency: granted.urgency,
-            topic: granted.topic,
-            receipt: self.receipt,
-            tries: Default::default(),
-            payload: self.payload.finish()?,
-        })
-    }
-}
 
 impl PushEdge {
     pub(super) fn plan_endpoint(&mut self, now: Now, head: &Head<'_, '_>) -> BodyAction {
@@ -155,7 +113,7 @@ impl PushEdge {
         if opened.version != version {
             return Err(ApiError::BadToken);
         }
-        self.may_send(shown)?;
+        self.access.may_send(shown)?;
         match (&opened.lock, shown) {
             (None, shown) => Ok(shown),
             (Some(_), None) => Err(ApiError::VapidRequired),

@@ -14,9 +14,6 @@ use machine::time::Now;
 use machine::{AgentCommand, CloseReason, Command, RelayCommand, SessionCommand};
 use shards::ports::Port;
 
-use super::PushEdge;
-use protocol::webpush::errno::ApiError;
-
 /// Maximum number of reports that wait to be logged, at about 64 bytes each. Shed: further reports are counted and not
 /// logged.
 const EVENTS_MAX: usize = 4_096;
@@ -167,7 +164,7 @@ pub(super) struct Reporter {
     shard: ShardId,
     events: Option<Arc<Events>>,
     /// Port of the request that is being answered.
-    port: Port,
+    pub(super) port: Port,
 }
 
 impl Reporter {
@@ -210,29 +207,6 @@ pub(super) fn minutes_since(since: u16, now: Now) -> Option<u16> {
 
 /// 45 days, so that two spare bytes of a WebSocket's codec are enough.
 const MINUTES: u64 = 65_535;
-
-impl PushEdge {
-    /// Reports a happening, if there is a queue.
-    #[inline]
-    pub(super) fn tell(&mut self, happening: EventKind) {
-        self.stats.log_events_dropped += self.reporter.tell(happening);
-    }
-
-    /// Counts and reports a refusal. Those by a rule about callers are counted at their head.
-    pub(super) fn refuse(&mut self, fault: ApiError) {
-        self.stats.refused(fault);
-        self.report_error(fault);
-    }
-
-    /// Reports a refusal that has another counter.
-    pub(super) fn report_error(&mut self, fault: ApiError) {
-        if self.reporter.is_on() {
-            let row = fault.row();
-            let (port, status, errno, cause) = (self.reporter.port, row.status, row.errno, row.message);
-            self.tell(EventKind::Refused { port, status, errno, cause });
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -10,30 +10,22 @@ use machine::time::Now;
 use machine::upstream::{ForwardCall, ForwardMessage, ForwardOutcome};
 
 use super::PushEdge;
-use super::http::BodyAction;
-use super::node_rate::NodeRate;
-use super::pages::method_refused;
+use super::drafts::{ForwardDraft, Forwarding, MessageDraft};
+use super::exchange::{BodyAction, method_refused};
+use super::forwards::PATH;
 use super::reply::Reply;
 use super::response::{self, Context};
 use super::stats::EdgeStats;
-use protocol::webpush::endpoint::{BadKey, KeyLock, split_url};
+use protocol::webpush::endpoint::KeyLock;
 use protocol::webpush::errno::ApiError;
-use protocol::webpush::forward::{
-    CREATION_BYTES_MAX, CreationError, ForwardFault, ForwardToken, ForwardTokens, Targets, read_creation,
-};
+use protocol::webpush::forward::{CREATION_BYTES_MAX, CreationError, ForwardFault, ForwardToken, read_creation};
 use protocol::webpush::headers::{Delivery, Encoding};
-use protocol::webpush::key::BearerKeys;
 use protocol::webpush::vapid;
 use protocol::wire::http1::Head;
 use protocol::wire::text::{push_json, push_u64};
-use protocol::wire::url::HttpUrl;
 
-/// Start of the paths of forward endpoints.
-const PATH: &str = "/fpush/v1/";
 /// Maximum length of a body: a message of one record of RFC 8188, or a request for an endpoint.
 pub(super) const BODY_BYTES_MAX: u64 = 4_096;
-/// Maximum length of an endpoint that a user agent of UnifiedPush takes.
-const ENDPOINT_BYTES_MAX: usize = 1_000;
 /// Seconds in `Retry-After` if a target that has too many requests, or is down, names none.
 const TOO_MANY_SECONDS: u32 = 60;
 const DOWN_SECONDS: u32 = 120;
@@ -42,111 +34,10 @@ const BUSY_SECONDS: u32 = 10;
 
 const _: () = assert!(CREATION_BYTES_MAX as u64 == BODY_BYTES_MAX);
 
-/// Rules of forward endpoints that can change while a node runs. The token must not be logged.
-#[derive(Clone, Default)]
-pub struct ForwardRules {
-    pub targets: Targets,
-    /// `forward.create_token`: secret of those who may create endpoints; `None`: anybody may.
-    pub create_token: Option<String>,
-    /// `forward.create_rate`: endpoints created per second and node; 0: no limit.
-    pub create_rate: u32,
-}
-
-/// Forward endpoints of one edge.
-pub(super) struct Forwards {
-    tokens: ForwardTokens,
-    targets: Targets,
-    creators: Option<BearerKeys>,
-    rate: Arc<NodeRate>,
-    /// URL of this server, for the name that no target may have.
-    url: String,
-    prefix: String,
-}
-
-impl Forwards {
-    pub(super) fn new(
-        url: &str,
-        crypto_keys: &[String],
-        rules: &ForwardRules,
-        rate: Arc<NodeRate>,
-    ) -> Result<Forwards, BadKey> {
-        let (base, _) = split_url(url).ok_or(BadKey::Url)?;
-        let (tokens, prefix) = (ForwardTokens::new(crypto_keys)?, format!("{base}{PATH}"));
-        let mut forwards =
-            Forwards { tokens, targets: Targets::default(), creators: None, rate, url: url.to_owned(), prefix };
-        forwards.set_rules(rules);
-        Ok(forwards)
-    }
-
-    pub(super) fn rekey(&mut self, crypto_keys: &[String]) -> Result<(), BadKey> {
-        self.tokens = ForwardTokens::new(crypto_keys)?;
-        Ok(())
-    }
-
-    pub(super) fn set_rules(&mut self, rules: &ForwardRules) {
-        self.targets = rules.targets.clone();
-        self.targets.own.extend(HttpUrl::parse(&self.url).map(|url| url.origin().host.clone()));
-        // Every shard sets the same.
-        self.rate.set(rules.create_rate);
-        self.creators = rules.create_token.as_ref().map(|token| BearerKeys::new(std::slice::from_ref(token)));
-    }
-
-    /// Returns the endpoint of a token; `None` if it is too long.
-    fn endpoint(&self, token: &ForwardToken) -> Option<Box<str>> {
-        let endpoint = format!("{}{}", self.prefix, self.tokens.seal(token));
-        (endpoint.len() <= ENDPOINT_BYTES_MAX).then(|| endpoint.into())
-    }
-
-    /// Opens a token whose target may be called now.
-    fn open(&self, text: &str) -> Option<ForwardToken> {
-        self.tokens.open(text).filter(|token| self.targets.read(&token.url).is_some())
-    }
-}
-
-/// A request whose head is good, while its body arrives.
-pub(super) struct ForwardDraft {
-    /// Message to a target; `None`: a request for an endpoint.
-    message: Option<MessageDraft>,
-    body: Vec<u8>,
-}
-
-struct MessageDraft {
-    token: ForwardToken,
-    /// Verified claims, if they are signed anew.
-    claims: Option<Box<[u8]>>,
-    delivery: Delivery,
-    /// Verdict on `Content-Encoding`, which counts only when there is a body.
-    encoding: Result<(), ApiError>,
-}
-
-/// Facts of a request that its answer contains.
-pub(super) enum Forwarding {
-    /// The endpoint, if its target may be called.
-    Created(Box<str>),
-    Sent {
-        ttl: u32,
-    },
-}
-
 /// What is left to do when the body was read.
 pub(super) enum ForwardStep {
     Ask(Arc<ForwardCall>, Forwarding),
     Reply(Reply),
-}
-
-impl ForwardDraft {
-    /// Keeps a piece of the body.
-    pub(super) fn extend(&mut self, piece: &[u8]) {
-        self.body.extend_from_slice(piece);
-    }
-
-    /// Heap memory, in bytes.
-    pub(super) fn heap_bytes(&self) -> usize {
-        let message = self.message.as_ref();
-        let held =
-            |draft: &MessageDraft| draft.token.url.len() + draft.claims.as_ref().map_or(0, |claims| claims.len());
-        size_of::<ForwardDraft>() + self.body.capacity() + message.map_or(0, held)
-    }
 }
 
 impl PushEdge {
@@ -217,7 +108,7 @@ impl PushEdge {
             sender = Some(shown);
             claims = token.key.and_then(|_| vapid::claims(authorization));
         }
-        self.may_send(sender).map_err(Reply::Fault)?;
+        self.access.may_send(sender).map_err(Reply::Fault)?;
         self.take_from_sender(now, sender)?;
         Ok(claims)
     }

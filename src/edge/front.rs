@@ -1,7 +1,6 @@
 //! Page of `/` for people, on the ports of user agents: what this is, and how to use it.
 
-use super::http::BodyAction;
-use super::pages::method_refused;
+use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
 use super::response::{self, Context, HttpDate};
 use protocol::wire::http1::Head;

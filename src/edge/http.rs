@@ -11,17 +11,15 @@ use machine::message::Message;
 use machine::time::{Instant, Now};
 use machine::{CloseReason, Command, Publish, RegistrationAnswer, SenderCommand, SenderEvent};
 use shards::ports::{Ingest, Port};
-use shards::quota::{Quota, Share};
 
 use super::access::TOKEN_PATH;
-use super::endpoint::{PostDraft, Posted};
-use super::forward::{self, ForwardDraft, ForwardStep, Forwarding};
+use super::drafts::Posted;
+use super::exchange::{BodyAction, Exchange, Pending, Stage};
+use super::forward::{self, ForwardStep};
 use super::front::Front;
-use super::node::Call as NodeCall;
-use super::registering::{self, Registering, RegistrationDraft};
+use super::registering;
 use super::reply::Reply;
 use super::response::{self, Context, HEARTBEAT};
-use super::simplepush::UpdateDraft;
 use super::{Codec, EventKind, PushEdge};
 use protocol::webpush::errno::ApiError;
 use protocol::wire::body::{BodyReader, Piece};
@@ -44,30 +42,6 @@ const EXCHANGES_KEPT: usize = 64;
 // `Codec` counts the bytes of half a head in 16 bits.
 const _: () = assert!(HEAD_BYTES_MAX <= u16::MAX as usize);
 
-/// A request between its head and its answer.
-#[derive(Default)]
-pub struct Exchange {
-    pub context: Context,
-    stage: Stage,
-    /// Start of the turn that read the head.
-    begun: Instant,
-}
-
-#[derive(Default)]
-enum Stage {
-    Body(Box<Pending>),
-    /// The machine was asked to publish; holds the facts for the answer.
-    Posted(Posted),
-    Updated,
-    /// The machine was asked a call of the registration API.
-    Registering(Box<Registering>),
-    /// A target of a forward endpoint is asked.
-    Forwarding(Forwarding),
-    /// The machine was asked any other command.
-    #[default]
-    Asked,
-}
-
 /// State of one call of `ingest`.
 struct IngestContext<'t> {
     now: Now,
@@ -77,64 +51,6 @@ struct IngestContext<'t> {
     base: usize,
     exchange: &'t mut Option<Box<Exchange>>,
     out: &'t mut Vec<u8>,
-}
-
-struct Pending {
-    reader: BodyReader,
-    /// Number of bytes of the body read so far; `u64::MAX` when the rest of it is not read.
-    seen: u64,
-    /// The same with chunk sizes, extensions and trailers.
-    wire: u64,
-    plan: BodyAction,
-    /// Share of the quota for unfinished requests.
-    share: Share,
-}
-
-impl Pending {
-    /// Updates the share and returns true if the request exceeds the quota.
-    fn is_refused(&mut self, unfinished: &Quota, context: &Context) -> bool {
-        let origin = context.origin.as_ref().map_or(0, |origin| origin.len());
-        let bytes = size_of::<Exchange>() + size_of::<Pending>() + origin + self.plan.heap_bytes();
-        let before = self.share.bytes();
-        self.share.set(bytes);
-        unfinished.refuses(before, bytes)
-    }
-}
-
-/// Action after the body has been read.
-pub(super) enum BodyAction {
-    Reply(Reply),
-    /// Ask the machine; the body does not matter.
-    Ask(Command),
-    Post(PostDraft),
-    /// Publish a version update; the body is a form.
-    Update(Box<UpdateDraft>),
-    /// Read the body as that of a call of the registration API.
-    Registration(Box<RegistrationDraft>),
-    /// Call the target of a forward endpoint.
-    Forward(Box<ForwardDraft>),
-    /// Read the body as that of a call of another node.
-    Node {
-        call: NodeCall,
-        uaid: Uaid,
-        body: Vec<u8>,
-    },
-}
-
-impl BodyAction {
-    /// Heap memory, in bytes.
-    fn heap_bytes(&self) -> usize {
-        match self {
-            BodyAction::Post(draft) => draft.payload.heap_bytes(),
-            BodyAction::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
-            BodyAction::Registration(draft) => draft.heap_bytes(),
-            BodyAction::Forward(draft) => draft.heap_bytes(),
-            BodyAction::Node { body, .. } => body.capacity(),
-            BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
-            BodyAction::Reply(Reply::Page(path)) => path.len(),
-            BodyAction::Reply(_) | BodyAction::Ask(_) => 0,
-        }
-    }
 }
 
 /// The answer of UnifiedPush servers to GET of any endpoint (PROTOCOL.md 2.1). It reads no token.
@@ -235,7 +151,7 @@ impl PushEdge {
         accepted.write(hsts, out);
         let agent_family = accepted.agent_family;
         self.tell(EventKind::Upgraded { agent_family });
-        Ok(Codec::websocket(agent_family, super::websocket::Stage::Upgraded))
+        Ok(Codec::websocket(agent_family, super::upgraded::Stage::Upgraded))
     }
 
     /// Returns the plan for a head that is no upgrade.

@@ -13,16 +13,21 @@ mod access;
 mod response;
 mod callers;
 mod close;
+mod config;
+mod drafts;
 mod endpoint;
 mod events;
+mod exchange;
 mod uaid_generator;
 mod forward;
+mod forwards;
 mod front;
 mod admission;
 mod http;
 mod node;
 mod node_rate;
 mod pages;
+mod receipt;
 mod receipts;
 mod registering;
 mod registration;
@@ -31,6 +36,7 @@ mod relay;
 mod sender_rates;
 mod simplepush;
 mod stats;
+mod upgraded;
 mod websocket;
 
 #[cfg(test)]
@@ -39,30 +45,32 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use machine::ids::ShardId;
-use machine::placement::Placement;
 use machine::simplepush::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
 use shards::ports::{Edge, Emitted, Ingest, Port, ProxyHeader, Refused};
 use shards::quota::PortQuotas;
+use shards::strangers;
 
 use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
+use protocol::webpush::errno::ApiError;
 use protocol::webpush::key::{BearerKeys, PointChecker};
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::vapid::Verifier;
+use protocol::wire::http1::Head;
 
 use access::Access;
 pub use access::{AccessRules, Register};
 pub use admission::AdmissionGate;
 pub use callers::Forwarding;
+pub use config::{BODY_BYTES_DEFAULT, EdgeConfig, EdgeKeys, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT};
 use events::Reporter;
 pub use events::{Counts, Ended, EventKind, Events, Report};
-pub use forward::ForwardRules;
-use forward::Forwards;
+use exchange::Exchange;
+pub use forwards::ForwardRules;
+use forwards::Forwards;
 use front::Front;
-use http::Exchange;
 pub use node_rate::NodeRate;
 use registering::Registrations;
 pub use registering::{BridgeProfiles, RegistrationSettings};
@@ -70,84 +78,8 @@ pub use response::VersionInfo;
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
-use websocket::{Fragments, Session, Stage};
+use upgraded::{Fragments, Session, Stage};
 
-/// Configuration of an edge. Plain values: other code reads and checks the settings.
-#[derive(Clone)]
-pub struct EdgeConfig {
-    /// `endpoint.url`: base of the URLs given to user agents. VAPID's `aud` must be its origin.
-    pub endpoint_url: String,
-    /// URL of this server for user agents, of scheme `http` or `https` and without a path; the page of `/` shows it.
-    pub agent_url: String,
-    /// `endpoint.tokens`: form of new endpoint tokens.
-    pub tokens: TokenForm,
-    /// Keys at start; [`PushEdge::rekey`] replaces them.
-    pub keys: EdgeKeys,
-    /// Rules at start; [`PushEdge::set_rules`] replaces them.
-    pub rules: AccessRules,
-    /// `proxy.header`.
-    pub forwarding: Forwarding,
-    pub placement: Placement,
-    pub shard: ShardId,
-    /// Maximum length of the body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
-    pub body_bytes_max: usize,
-    /// `simplepush.enabled`: user agents that do not ask for WebPush are in SimplePush mode.
-    pub simplepush: bool,
-    /// Maximum number of verified VAPID tokens in the cache: [`VAPID_CACHE_DEFAULT`].
-    pub vapid_cache_max: usize,
-    /// Maximum memory of all half messages and half bodies, in bytes: [`UNFINISHED_BYTES_MAX`].
-    pub unfinished_bytes_max: usize,
-    /// True if `relay.members` is not 0: a hello can make its connection a relay.
-    pub relays: bool,
-    /// Settings of the registration API at start; [`PushEdge::set_registrations`] replaces them.
-    pub registrations: Arc<RegistrationSettings>,
-    /// `hello.reconcile`: the edge passes the channels of a hello to the machine.
-    pub reconcile: bool,
-    /// Boot of this node. Other nodes name it in their calls (ARCHITECTURE.md 8.9).
-    pub boot: u64,
-    /// Limit on new WebSockets, shared by all shards.
-    pub gate: Arc<AdmissionGate>,
-    /// True if the edge obeys `Prefer: respond-async`. Only one node knows the outcome of a message, so several nodes
-    /// behind one name must not promise a receipt.
-    pub receipts: bool,
-    /// `tls.hsts`: seconds in `Strict-Transport-Security` of answers over TLS; 0: they have none.
-    pub hsts: u32,
-    /// `endpoint.origin_rate`: messages per second of one application server; 0 means no limit.
-    pub origin_rate: u32,
-    /// Rate of requests for forward endpoints, shared by all shards; `None`: there are no forward endpoints.
-    pub forward_rate: Option<Arc<NodeRate>>,
-    /// Content of `/__version__`.
-    pub version: VersionInfo,
-    /// Queue of client events; `None` when the log has no lines for them.
-    pub events: Option<Arc<Events>>,
-}
-
-/// Secrets of an edge: the part of its configuration that can change while it runs. Must not be logged.
-#[derive(Clone, Default)]
-pub struct EdgeKeys {
-    /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
-    pub crypto: Vec<String>,
-    /// `node.keys`: any of them admits a node; without keys no node is admitted.
-    pub node: Vec<String>,
-}
-
-impl EdgeKeys {
-    /// Checks that an edge can use the keys.
-    pub fn check(&self) -> Result<(), BadKey> {
-        MessageIds::new(&self.crypto).map(|_| ())
-    }
-}
-
-/// Maximum body of a POST: 4,096 bytes of plain text fit after encryption and base64 (PROTOCOL.md 2.6).
-pub const BODY_BYTES_DEFAULT: usize = 5_630;
-/// Number of cached VAPID tokens, at about 120 bytes each.
-pub const VAPID_CACHE_DEFAULT: usize = 8_192;
-/// Memory that fragments of messages and requests without the end of their body hold, for all connections of a shard.
-/// 64 MiB are 1,024 messages of the largest size, or some 10,000 incoming notifications. A million connections could
-/// have 64 GiB of them. Each port has its own part (`PortQuotas` in `shards::quota`), and half of each part is for
-/// connections that hold little (`LITTLE_BYTES` there). At the bound the connection that takes more is closed 1013, or
-/// answered 503.
-pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of valid keys of registers in the cache.
 const POINTS_MAX: usize = 4_096;
 
@@ -293,6 +225,53 @@ impl PushEdge {
         self.tokens = tokens;
         self.node_keys = BearerKeys::new(&keys.node);
         Ok(())
+    }
+
+    /// Replaces the rules. Sessions and requests under way go on.
+    pub fn set_rules(&mut self, rules: &AccessRules) {
+        self.access = Access::new(rules);
+        if let Some(forwards) = &mut self.forwards {
+            forwards.set_rules(&rules.forward);
+        }
+        self.front = Front::new(&self.agent_url, self.access.sentence());
+    }
+
+    /// Counts a refusal by a rule. The reactor adds the address of the caller.
+    pub(super) fn refuse_access(&mut self, rule: strangers::Access) {
+        self.refused.by_rule[rule as usize] += 1;
+    }
+
+    /// Counts a request that a rule refuses, with the address that its head names. The answer can come much later, when
+    /// the body was read.
+    pub(super) fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: ApiError) {
+        let rule = match fault {
+            ApiError::AccessToken => strangers::Access::Token,
+            ApiError::SenderNotAllowed => strangers::Access::AllowedKeys,
+            _ => return,
+        };
+        self.refuse_access(rule);
+        self.refused.caller = self.forwarding.caller(head);
+    }
+
+    /// Reports a happening, if there is a queue.
+    #[inline]
+    pub(super) fn tell(&mut self, happening: EventKind) {
+        self.stats.log_events_dropped += self.reporter.tell(happening);
+    }
+
+    /// Counts and reports a refusal. Those by a rule about callers are counted at their head.
+    pub(super) fn refuse(&mut self, fault: ApiError) {
+        self.stats.refused(fault);
+        self.report_error(fault);
+    }
+
+    /// Reports a refusal that has another counter.
+    pub(super) fn report_error(&mut self, fault: ApiError) {
+        if self.reporter.is_on() {
+            let row = fault.row();
+            let (port, status, errno, cause) = (self.reporter.port, row.status, row.errno, row.message);
+            self.tell(EventKind::Refused { port, status, errno, cause });
+        }
     }
 
     pub fn stats(&self) -> &EdgeStats {

@@ -8,8 +8,8 @@ use machine::ids::Uaid;
 use machine::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush};
 
 use super::PushEdge;
-use super::http::BodyAction;
-use super::pages::method_refused;
+use super::drafts::NodeCall;
+use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::errno::ApiError;
@@ -19,15 +19,6 @@ use protocol::wire::text::{parse_u64, parse_uuid};
 
 /// Maximum body of another node: the largest payload in base64, and its headers.
 pub(super) const BODY_BYTES_MAX: u64 = 32 * 1024;
-
-/// A call with a body.
-#[derive(Clone, Copy)]
-pub(super) enum Call {
-    /// `PUT /push`.
-    Push,
-    /// `PUT /notif`.
-    Notify,
-}
 
 impl PushEdge {
     pub(super) fn plan_node(&mut self, head: &Head<'_, '_>) -> BodyAction {
@@ -48,9 +39,11 @@ impl PushEdge {
         }
         let uaid = |text: &str| parse_uuid(text.as_bytes()).map(Uaid);
         let plan = match (push, notif.map(|rest| rest.split_once('/').unwrap_or((rest, "")))) {
-            (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| with_body(Call::Push, uaid)),
+            (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| with_body(NodeCall::Push, uaid)),
             (Some(_), _) => return method_refused(head, "PUT, HEAD, OPTIONS"),
-            (None, Some((text, ""))) if head.method == "PUT" => uaid(text).map(|uaid| with_body(Call::Notify, uaid)),
+            (None, Some((text, ""))) if head.method == "PUT" => {
+                uaid(text).map(|uaid| with_body(NodeCall::Notify, uaid))
+            }
             (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
             (None, Some((text, time))) if head.method == "DELETE" => {
                 uaid(text).zip(parse_u64(time.as_bytes())).map(|(uaid, connected_at)| match self.names_us(head.query) {
@@ -70,13 +63,13 @@ impl PushEdge {
     ///
     /// # Errors
     /// [`ApiError::NoSession`] for a call to an earlier boot of this node: its sessions are gone.
-    pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<NodeCommand, ApiError> {
+    pub(super) fn read_node_call(&self, call: NodeCall, uaid: Uaid, body: &[u8]) -> Result<NodeCommand, ApiError> {
         let (command, boot) = match call {
-            Call::Push => {
+            NodeCall::Push => {
                 let PushCall { message, stored, boot } = read_push(uaid, body, &self.ids)?;
                 (NodeCommand::Push(Box::new(NodePush { message: Arc::new(message), stored })), boot)
             }
-            Call::Notify => {
+            NodeCall::Notify => {
                 let NotifyCall { unsure, boot } = read_told(uaid, body, &self.ids)?;
                 (NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure })), boot)
             }
@@ -104,6 +97,6 @@ impl PushEdge {
     }
 }
 
-fn with_body(call: Call, uaid: Uaid) -> BodyAction {
+fn with_body(call: NodeCall, uaid: Uaid) -> BodyAction {
     BodyAction::Node { call, uaid, body: Vec::new() }
 }

@@ -1,9 +1,9 @@
-//! Health pages, and requests with a method that a path does not take.
+//! Health pages.
 
 use super::PushEdge;
-use super::http::BodyAction;
+use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
-use super::response::{ECHO_BYTES_MAX, HEARTBEAT};
+use super::response::HEARTBEAT;
 use protocol::webpush::errno::ApiError;
 use protocol::wire::http1::Head;
 
@@ -26,17 +26,4 @@ impl PushEdge {
     pub(super) fn is_for_operators(&self, path: &str) -> bool {
         path != HEARTBEAT && self.pages.find(path).is_some()
     }
-}
-
-/// Returns the answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and do not show if
-/// the path exists: the first of the services before this one did so (PROTOCOL.md 2.12), and monitors rely on it.
-pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> BodyAction {
-    BodyAction::Reply(match head.method {
-        "OPTIONS" => {
-            let requested = head.header("access-control-request-headers");
-            Reply::Options(requested.filter(|list| list.len() <= ECHO_BYTES_MAX).map(Into::into), allow)
-        }
-        "HEAD" => Reply::Empty,
-        _ => Reply::WrongMethod(ApiError::MethodNotAllowed, allow),
-    })
 }

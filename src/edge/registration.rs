@@ -10,8 +10,7 @@ use machine::time::Now;
 use machine::upstream::BridgeKind;
 use machine::{Command, Device, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand};
 
-use super::http::BodyAction;
-use super::pages::method_refused;
+use super::exchange::{BodyAction, method_refused};
 use super::registering::{Draft, Registering, RegistrationDraft, RegistrationSettings, Registrations};
 use super::reply::Reply;
 use super::response::{self, Context};

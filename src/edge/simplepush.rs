@@ -4,54 +4,17 @@
 //! Validation has the same order as for `POST /wpush`. The edge answers 404 itself. A faulty form travels to the owner,
 //! because the owner's 410 comes first.
 
-use machine::ids::{Chid, Uaid};
-use machine::message::Message;
-use machine::simplepush::Update;
-use machine::time::{Now, UnixSeconds};
+use machine::time::Now;
 use machine::{Disposition, Published};
 
 use super::PushEdge;
-use super::http::BodyAction;
-use super::pages::method_refused;
+use super::drafts::UpdateDraft;
+use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::endpoint::parse_path;
 use protocol::webpush::errno::ApiError;
-use protocol::webpush::headers::TTL_MAX;
 use protocol::wire::http1::Head;
-use protocol::wire::simplepush::{BadVersion, read_form};
-
-/// A PUT whose token is good, while its body arrives.
-pub(super) struct UpdateDraft {
-    pub(super) uaid: Uaid,
-    pub(super) chid: Chid,
-    query: Box<[u8]>,
-    body: Vec<u8>,
-}
-
-impl UpdateDraft {
-    /// Keeps a piece of the body. The body is at most [`PushEdge::form_bytes_max`] bytes long.
-    pub(super) fn extend(&mut self, piece: &[u8]) {
-        self.body.extend_from_slice(piece);
-    }
-
-    /// Heap memory, in bytes.
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.query.len() + self.body.capacity()
-    }
-
-    /// Returns the message, or the fault of the form. An update has no TTL, so it is kept as long as any message can
-    /// be.
-    pub(super) fn finish(self, accepted: UnixSeconds, data_bytes_max: usize) -> Result<Message, ApiError> {
-        let form = if self.body.is_empty() { &self.query[..] } else { &self.body };
-        let form = read_form(form, accepted.0).map_err(|BadVersion| ApiError::BadUpdate)?;
-        if form.data.len() > data_bytes_max {
-            return Err(ApiError::TooLarge);
-        }
-        let update = Update { version: form.version, data: &form.data };
-        Ok(update.to_message(self.uaid, self.chid, accepted, TTL_MAX))
-    }
-}
 
 impl PushEdge {
     /// Plans a PUT; `path` is the part after `/spush/`.
@@ -66,7 +29,7 @@ impl PushEdge {
             return BodyAction::Reply(Reply::Fault(ApiError::BadToken));
         };
         // An update has no VAPID key.
-        if let Err(fault) = self.may_send(None) {
+        if let Err(fault) = self.access.may_send(None) {
             return BodyAction::Reply(Reply::Fault(fault));
         }
         match self.take_from_sender(now, None) {

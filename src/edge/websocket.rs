@@ -8,10 +8,10 @@ use machine::{
     SessionEvent,
 };
 use shards::ports::{Ingest, Port};
-use shards::quota::{Quota, Share};
 use shards::strangers::Access;
 
 use super::PushEdge;
+use super::upgraded::{Fragments, Session, Stage};
 use protocol::webpush::endpoint::Subscription;
 use protocol::webpush::message_id::MessageId;
 use protocol::webpush::payload;
@@ -22,37 +22,6 @@ use protocol::wire::simplepush::{self, HelloPart};
 use protocol::wire::text::parse_dashed;
 use protocol::wire::ws::{self, FrameError, Kind, Opcode};
 
-/// Decoding state of an upgraded WebSocket, borrowed from its codec.
-pub(super) struct Session<'c> {
-    pub(super) fragments: &'c mut Option<Box<Fragments>>,
-    pub(super) agent_family: u16,
-    pub(super) stage: &'c mut Stage,
-}
-
-/// State and protocol of a WebSocket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
-    /// No hello was read. The edge accepts no other message.
-    Upgraded,
-    /// A hello was read. A second one is refused. The mode is WebPush, unless the answer names another one.
-    WebPush,
-    /// Its hello was answered in SimplePush mode.
-    SimplePush,
-    /// The connection speaks for several user agents.
-    Relay,
-}
-
-impl Stage {
-    /// Returns its name in the log.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Stage::Upgraded | Stage::WebPush => "webpush",
-            Stage::SimplePush => "simplepush",
-            Stage::Relay => "relay",
-        }
-    }
-}
-
 /// Result of reading a message.
 pub(super) enum MessageAction {
     Command(SessionCommand),
@@ -60,28 +29,6 @@ pub(super) enum MessageAction {
     Answered,
     /// The state of the session does not allow the message.
     Misplaced,
-}
-
-/// Fragments of a text message whose last one has not arrived; at most `ws::MESSAGE_BYTES_MAX` bytes.
-pub struct Fragments {
-    text: Vec<u8>,
-    share: Share,
-    /// Code of the close frame that the peer sent, kept from that frame to the report of the end, if client events are
-    /// logged. A field of the codec would cost each idle session two bytes.
-    pub(super) peer_code: Option<u16>,
-}
-
-impl Fragments {
-    fn new(unfinished: &Quota) -> Fragments {
-        Fragments { text: Vec::new(), share: unfinished.share(), peer_code: None }
-    }
-
-    /// Updates the share and returns true if the fragments exceed the quota.
-    fn are_refused(&mut self, unfinished: &Quota) -> bool {
-        let (before, bytes) = (self.share.bytes(), size_of::<Fragments>() + self.text.capacity());
-        self.share.set(bytes);
-        unfinished.refuses(before, bytes)
-    }
 }
 
 /// Text in the place of an endpoint when the key of a `register` is no point on P-256 (PROTOCOL.md 1.6).

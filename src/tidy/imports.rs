@@ -131,6 +131,7 @@ pub fn table(tree: &Tree) -> Vec<String> {
 }
 
 /// Places in which files still import each other in a circle, with their number today: it may shrink, never grow.
+const CIRCLES_LEFT: &[(&str, usize)] = &[("bench/sim/", 20)];
 
 /// Files that import each other in a circle by `use`; paths inside expressions are not followed.
 pub fn circles(tree: &Tree) -> Vec<String> {
