@@ -6,7 +6,7 @@ use protocol::webpush::errno::ApiError;
 use protocol::webpush::key::BearerKeys;
 use protocol::wire::http1::Head;
 
-use super::forwards::ForwardRules;
+use super::forward_rules::ForwardRules;
 
 /// Rules of one configuration. The tokens must not be logged.
 #[derive(Clone, Default)]

@@ -11,7 +11,7 @@ use machine::{Cancel, Disposition, Published, SenderCommand};
 use super::PushEdge;
 use super::drafts::{PostDraft, Posted};
 use super::exchange::{BodyAction, method_refused};
-use super::receipts;
+use super::receipt_urls;
 use super::reply::Reply;
 use super::response::{self, Context};
 use protocol::webpush::endpoint::{EndpointToken, parse_path};
@@ -56,7 +56,7 @@ impl PushEdge {
                 None => BodyAction::Reply(Reply::Fault(ApiError::BadMessageId)),
             };
         }
-        if let Some(receipt) = head.path.strip_prefix(receipts::PATH) {
+        if let Some(receipt) = head.path.strip_prefix(receipt_urls::PATH) {
             return self.plan_receipt(head, receipt);
         }
         self.plan_registration(head).unwrap_or_else(|| self.plan_page(head))

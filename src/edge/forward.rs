@@ -12,7 +12,7 @@ use machine::upstream::{ForwardCall, ForwardMessage, ForwardOutcome};
 use super::PushEdge;
 use super::drafts::{ForwardDraft, Forwarding, MessageDraft};
 use super::exchange::{BodyAction, method_refused};
-use super::forwards::PATH;
+use super::forward_rules::PATH;
 use super::reply::Reply;
 use super::response::{self, Context};
 use super::stats::EdgeStats;

@@ -20,14 +20,14 @@ mod events;
 mod exchange;
 mod uaid_generator;
 mod forward;
-mod forwards;
+mod forward_rules;
 mod front;
 mod admission;
 mod http;
 mod node;
 mod node_rate;
 mod pages;
-mod receipt;
+mod receipt_urls;
 mod receipts;
 mod registering;
 mod registration;
@@ -68,8 +68,8 @@ pub use config::{BODY_BYTES_DEFAULT, EdgeConfig, EdgeKeys, UNFINISHED_BYTES_MAX,
 use events::Reporter;
 pub use events::{Counts, Ended, EventKind, Events, Report};
 use exchange::Exchange;
-pub use forwards::ForwardRules;
-use forwards::Forwards;
+pub use forward_rules::ForwardRules;
+use forward_rules::Forwards;
 use front::Front;
 pub use node_rate::NodeRate;
 use registering::Registrations;
@@ -102,7 +102,7 @@ pub struct PushEdge {
     agent_url: String,
     date: HttpDate,
     location: String,
-    receipts: receipts::Receipts,
+    receipts: receipt_urls::ReceiptUrls,
     registrations: Registrations,
     offers_receipts: bool,
     /// `None` unless `forward.enabled`.
@@ -190,7 +190,7 @@ impl PushEdge {
             agent_url: config.agent_url.clone(),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
-            receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            receipts: receipt_urls::ReceiptUrls::new(base, &config.keys.crypto)?,
             registrations: Registrations::new(&config.registrations),
             offers_receipts: config.receipts,
             forwards: forwards.transpose()?,
