@@ -341,6 +341,7 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::MarkRefused { .. }
         | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }
@@ -370,11 +371,11 @@ fn copy(message: &Arc<Message>) -> Arc<Message> {
 fn takes_more(op: &StoreOp) -> bool {
     match op {
         StoreOp::Publish { message, .. } => message.ttl > 0,
-        StoreOp::Register { .. } => true,
+        StoreOp::Register { .. } | StoreOp::Subscribe { .. } => true,
         _ => false,
     }
 }
 
 fn grows(op: &StoreOp) -> bool {
-    matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. } | StoreOp::Register { .. })
+    matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. } | StoreOp::Register { .. } | StoreOp::Subscribe { .. })
 }

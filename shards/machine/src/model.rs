@@ -153,6 +153,13 @@ impl Model {
                 }
                 done
             }
+            StoreOp::Subscribe { uaid, chid, key, at } => match self.users.get(uaid) {
+                None => Ok(StoreReply::NoSubscription),
+                Some(user) => match user.channels.get(chid) {
+                    Some((there, _)) if there != key => Ok(StoreReply::OtherKey),
+                    _ => self.register(*uaid, *chid, (*key, *at), user.seen, None),
+                },
+            },
             StoreOp::SetContact { uaid, contact, durable: _ } => {
                 self.change(*uaid, |user| user.contact = contact.replacing(&user.contact))
             }

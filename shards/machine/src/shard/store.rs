@@ -48,6 +48,17 @@ pub enum StoreOp {
         /// Presence row of a new user, on a shared store: written together with the user.
         presence: Option<Presence>,
     },
+    /// Add a channel to a user that is there, for the registration API; it makes no user, also beside a removal of the
+    /// user on another node. Idempotent. Durable before the reply. -> [`StoreReply::Done`],
+    /// [`StoreReply::NoSubscription`] if there is no such user, or [`StoreReply::OtherKey`].
+    Subscribe {
+        uaid: Uaid,
+        chid: Chid,
+        /// Digest of the key that locks the endpoint.
+        key: Option<KeyDigest>,
+        /// Clock of the owner.
+        at: Clock,
+    },
     /// Set the contact of the user, also when storage is full; its bridge stays ([`Contact::replacing`]). ->
     /// [`StoreReply::Done`], also if there is no such user.
     SetContact {
@@ -156,6 +167,7 @@ impl StoreOp {
             | StoreOp::Locate { uaid, .. }
             | StoreOp::Touch { uaid, .. }
             | StoreOp::Register { uaid, .. }
+            | StoreOp::Subscribe { uaid, .. }
             | StoreOp::SetContact { uaid, .. }
             | StoreOp::SetPresence { uaid, .. }
             | StoreOp::ClearPresence { uaid, .. }
@@ -185,8 +197,10 @@ fn first<T>(items: &[T]) -> &T {
 pub enum StoreReply {
     /// The operation is done, as durable as the operation requires.
     Done,
-    /// To `Publish`: no such user, or its channel is not registered.
+    /// To `Publish`: no such user, or its channel is not registered. To `Subscribe`: no such user.
     NoSubscription,
+    /// To `Subscribe`: the channel is registered with another key, or one of the two has none; nothing was written.
+    OtherKey,
     /// To `Publish`: the mode of this message (`Message::mode`) is not the user's.
     OtherMode,
     /// To `Publish`: the user is bridged and its channel registered; nothing was stored.
@@ -216,7 +230,7 @@ impl StoreReply {
             StoreReply::Done => Written::Done,
             StoreReply::NoSubscription => Written::NoSubscription,
             StoreReply::OtherMode => Written::OtherMode,
-            StoreReply::Bridged(_) | StoreReply::User(_) | StoreReply::Page(_) => {
+            StoreReply::OtherKey | StoreReply::Bridged(_) | StoreReply::User(_) | StoreReply::Page(_) => {
                 unreachable!("storage answers a write with no rows")
             }
         }

@@ -183,6 +183,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
         | StoreOp::Read { .. } => false,
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
         | StoreOp::SetContact { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }

@@ -45,6 +45,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         StoreOp::Locate { uaid, chid } => locate(db, *uaid, *chid),
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
         | StoreOp::SetContact { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }

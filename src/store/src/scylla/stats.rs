@@ -91,6 +91,7 @@ macro_rules! operations {
 operations! {
     LoadUser user_loads: "Users read for a shard.",
     Locate user_locates: "Users looked up for a POST, with its channel alone.",
+    Subscribe subscribes: "Channels added to users of the registration API.",
     Touch touches: "Refreshes of a user's expiry.",
     Register registers: "Channels registered.",
     SetContact contacts: "Changes of how a user is reached.",

@@ -57,6 +57,21 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
+    /// Adds a channel to a user that is there, if it is not registered with another key.
+    pub(super) fn subscribe(
+        &mut self,
+        uaid: Uaid,
+        channel: (Chid, Option<KeyDigest>, Clock),
+    ) -> Result<StoreReply, WriteError> {
+        let (chid, key, _) = channel;
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::NoSubscription) };
+        let seen = record.seen();
+        if self.registration(uaid, chid)?.is_some() && self.channel_key(uaid, chid)? != key {
+            return Ok(StoreReply::OtherKey);
+        }
+        self.register(uaid, channel, seen, None)
+    }
+
     pub(super) fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, WriteError> {
         self.stats.store_contacts += 1;
         if self.user(uaid)?.is_some() {

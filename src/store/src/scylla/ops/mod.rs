@@ -37,6 +37,7 @@ pub(super) async fn carry_out(hand: &StatementContext<'_>, known: &UserCache, op
         StoreOp::Locate { uaid, chid } => users::locate(hand, known, *uaid, *chid).await,
         StoreOp::Touch { uaid, seen } => users::touch(hand, *uaid, *seen).await,
         StoreOp::Register { .. } => users::register(hand, known, op).await,
+        StoreOp::Subscribe { uaid, chid, key, at } => users::subscribe(hand, known, *uaid, (*chid, *key), *at).await,
         StoreOp::SetContact { uaid, contact, durable: _ } => users::set_contact(hand, known, *uaid, contact).await,
         StoreOp::SetPresence { uaid, presence } => users::set_presence(hand, *uaid, presence).await,
         StoreOp::ClearPresence { uaid, presence } => users::clear_presence(hand, *uaid, presence).await,

@@ -74,6 +74,7 @@ impl Apart {
                 | StoreOp::Locate { uaid, .. }
                 | StoreOp::Touch { uaid, .. }
                 | StoreOp::Register { uaid, .. }
+                | StoreOp::Subscribe { uaid, .. }
                 | StoreOp::SetContact { uaid, .. }
                 | StoreOp::SetPresence { uaid, .. }
                 | StoreOp::ClearPresence { uaid, .. }
