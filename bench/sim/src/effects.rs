@@ -185,7 +185,10 @@ impl World {
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
             }
-            StoreOp::SetBridge { uaid, .. } | StoreOp::MarkRefused { uaid, .. } | StoreOp::DropBridged { uaid, .. } => {
+            StoreOp::SetBridge { uaid, .. }
+            | StoreOp::MarkRefused { uaid, .. }
+            | StoreOp::ClearRefused { uaid, .. }
+            | StoreOp::DropBridged { uaid, .. } => {
                 return Err(format!("{uaid:?} has no bridge"));
             }
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),

@@ -339,6 +339,7 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::SetContact { durable: false, .. }
         | StoreOp::Tried { .. }
         | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
         | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
         | StoreOp::Subscribe { .. }

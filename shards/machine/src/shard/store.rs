@@ -85,8 +85,12 @@ pub enum StoreOp {
     /// Note the refusal of the token that was registered then, if the user still has it and none is noted. May ride
     /// relaxed. -> [`StoreReply::Done`].
     MarkRefused { uaid: Uaid, registered: Clock, at: UnixSeconds },
+    /// End the note of a refusal of the token that was registered then, because the service took a notification for it.
+    /// The record becomes one microsecond newer, so that a removal of the refused one does not end it, and any
+    /// registration replaces it. The expiry of the user stays. May ride relaxed. -> [`StoreReply::Done`].
+    ClearRefused { uaid: Uaid, registered: Clock },
     /// Remove the user with all its rows, if its token is still the one that was registered then. Durable. ->
-    /// [`StoreReply::Done`], also if nothing was removed.
+    /// [`StoreReply::Done`] once there is no such user, or [`StoreReply::Kept`].
     DropBridged { uaid: Uaid, registered: Clock },
     /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
     /// also when there was no such channel or user.
@@ -175,6 +179,7 @@ impl StoreOp {
             | StoreOp::DropUser { uaid }
             | StoreOp::SetBridge { uaid, .. }
             | StoreOp::MarkRefused { uaid, .. }
+            | StoreOp::ClearRefused { uaid, .. }
             | StoreOp::DropBridged { uaid, .. }
             | StoreOp::Topics { uaid, .. }
             | StoreOp::Messages { uaid, .. } => *uaid,
@@ -201,6 +206,8 @@ pub enum StoreReply {
     NoSubscription,
     /// To `Subscribe`: the channel is registered with another key, or one of the two has none; nothing was written.
     OtherKey,
+    /// To `DropBridged`: the user has another device, or none, and stays.
+    Kept,
     /// To `Publish`: the mode of this message (`Message::mode`) is not the user's.
     OtherMode,
     /// To `Publish`: the user is bridged and its channel registered; nothing was stored.
@@ -230,7 +237,11 @@ impl StoreReply {
             StoreReply::Done => Written::Done,
             StoreReply::NoSubscription => Written::NoSubscription,
             StoreReply::OtherMode => Written::OtherMode,
-            StoreReply::OtherKey | StoreReply::Bridged(_) | StoreReply::User(_) | StoreReply::Page(_) => {
+            StoreReply::OtherKey
+            | StoreReply::Kept
+            | StoreReply::Bridged(_)
+            | StoreReply::User(_)
+            | StoreReply::Page(_) => {
                 unreachable!("storage answers a write with no rows")
             }
         }

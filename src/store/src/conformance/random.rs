@@ -61,6 +61,8 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
             at: UnixSeconds(refused)
         }),
         1 => (1u8..3, 1u64..6)
+            .prop_map(|(user, at)| StoreOp::ClearRefused { uaid: uaid(user), registered: Clock(at) }),
+        1 => (1u8..3, 1u64..6)
             .prop_map(|(user, at)| StoreOp::DropBridged { uaid: uaid(user), registered: Clock(at) }),
         6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m), checked: false }),
         3 => prop::collection::vec(any_message.clone(), 1..4).prop_map(|all| {
@@ -194,6 +196,9 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
             }
             StoreOp::MarkRefused { uaid, registered, at } => {
                 StoreOp::MarkRefused { uaid, registered: Clock(base + registered.0), at }
+            }
+            StoreOp::ClearRefused { uaid, registered } => {
+                StoreOp::ClearRefused { uaid, registered: Clock(base + registered.0) }
             }
             StoreOp::DropBridged { uaid, registered } => {
                 let registered = Clock(base + registered.0);

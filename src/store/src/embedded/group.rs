@@ -122,6 +122,7 @@ impl<'a> Group<'a> {
             }
             StoreOp::SetBridge { uaid, bridge } => self.set_bridge(uaid, &bridge),
             StoreOp::MarkRefused { uaid, registered, at } => self.mark_refused(uaid, registered, at),
+            StoreOp::ClearRefused { uaid, registered } => self.clear_refused(uaid, registered),
             StoreOp::DropBridged { uaid, registered } => self.drop_bridged(uaid, registered),
             StoreOp::Publish { message, checked: _ } => self.publish(&message),
             StoreOp::Save { .. } if self.room >= Room::OnlyDeletes => self.refuse_full(),

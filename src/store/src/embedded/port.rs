@@ -191,6 +191,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
         | StoreOp::DropUser { .. }
         | StoreOp::SetBridge { .. }
         | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
         | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
@@ -203,7 +204,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
         StoreOp::Settle { durable, .. } | StoreOp::SetContact { durable, .. } => *durable,
-        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } => false,
+        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } | StoreOp::ClearRefused { .. } => false,
         other => is_write(other),
     }
 }

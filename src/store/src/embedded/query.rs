@@ -53,6 +53,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         | StoreOp::DropUser { .. }
         | StoreOp::SetBridge { .. }
         | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
         | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }

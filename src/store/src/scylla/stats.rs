@@ -101,6 +101,7 @@ operations! {
     DropUser drops: "Users dropped by request.",
     SetBridge bridges: "Changes of the device of a bridged user.",
     MarkRefused bridges_marked: "Devices of bridged users that were marked as refused.",
+    ClearRefused bridges_cleared: "Marks of devices that ended because their service took a notification.",
     DropBridged bridged_drops: "Bridged users dropped because their service refused the device.",
     Publish publishes: "Messages stored, or refused because there is no subscription.",
     Save saves: "Batches of unacked directs saved.",

@@ -161,6 +161,7 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::DropUser { .. } => "drop",
         StoreOp::SetBridge { .. } => "set bridge",
         StoreOp::MarkRefused { .. } => "mark refused",
+        StoreOp::ClearRefused { .. } => "clear refused",
         StoreOp::DropBridged { .. } => "drop bridged",
         StoreOp::Publish { .. } => "publish",
         StoreOp::Save { .. } => "save",

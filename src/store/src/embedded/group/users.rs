@@ -132,11 +132,20 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
+    pub(super) fn clear_refused(&mut self, uaid: Uaid, registered: Clock) -> Result<StoreReply, WriteError> {
+        self.stats.store_contacts += 1;
+        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
+        if let Some(bridge) = there.filter(|bridge| bridge.registered == registered && bridge.refused.is_some()) {
+            self.change(uaid, |record| record.set_bridge(&bridge.taken()));
+        }
+        Ok(StoreReply::Done)
+    }
+
     /// Drops a user whose bridge is exactly this one.
     pub(super) fn drop_bridged(&mut self, uaid: Uaid, registered: Clock) -> Result<StoreReply, WriteError> {
-        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
-        if there.is_none_or(|bridge| bridge.registered != registered) {
-            return Ok(StoreReply::Done);
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        if record.bridge().is_none_or(|bridge| bridge.registered != registered) {
+            return Ok(StoreReply::Kept);
         }
         self.stats.store_drops += 1;
         self.drop_user(uaid)

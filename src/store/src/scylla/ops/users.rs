@@ -264,7 +264,25 @@ pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: U
     hand.send(Statement::UserDrop, &(at, rows::uaid(&uaid))).await?;
     hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
     known.change(uaid, |user| *user = CachedUser::dropped(Clock(at.unsigned_abs())));
+    // A subscription or registration on another node, which has read the user before, may have written later rows.
+    let mut behind = read_timed(hand, uaid).await?;
+    if !has(&behind, family::RECORD) {
+        behind.retain(|row| row.family != family::PRESENCE);
+        delete(hand, uaid, behind).await?;
+    }
     Ok(StoreReply::Done)
+}
+
+/// Deletes rows of a user, in exactly these versions.
+pub(super) async fn delete(hand: &StatementContext<'_>, uaid: Uaid, rows: Vec<TimedRow>) -> Result<(), Failed> {
+    let gone = |TimedRow { family, key, at, .. }| Change::UserDelete { family, key, at };
+    let deletes: Vec<_> = rows.into_iter().map(gone).collect();
+    hand.change(&uaid, &deletes).await
+}
+
+/// Returns true if there is a row of this family.
+pub(super) fn has(rows: &[TimedRow], family: i8) -> bool {
+    rows.iter().any(|row| row.family == family)
 }
 
 /// Low water of a user, as remembered, else as read; `None` when there is no such user.

@@ -82,6 +82,7 @@ impl Apart {
                 | StoreOp::DropUser { uaid }
                 | StoreOp::SetBridge { uaid, .. }
                 | StoreOp::MarkRefused { uaid, .. }
+                | StoreOp::ClearRefused { uaid, .. }
                 | StoreOp::DropBridged { uaid, .. }
                 | StoreOp::Topics { uaid, .. }
                 | StoreOp::Messages { uaid, .. }) = &mut other
