@@ -52,6 +52,16 @@ impl Bridge {
         }
     }
 
+    /// Returns true if both send for one project of FCM, or for one app of APNs with the same credentials.
+    pub fn leads_to(&self, other: &Bridge) -> bool {
+        match (self, other) {
+            (Bridge::Fcm(one), Bridge::Fcm(other)) => one.leads_to(other),
+            (Bridge::Apns(one), Bridge::Apns(other)) => one.leads_to(other),
+            (Bridge::Stub, Bridge::Stub) => true,
+            _ => false,
+        }
+    }
+
     /// Keeps the credentials of the same profile before a reload, if they are to change seldom.
     pub fn adopt(&mut self, before: &Bridge) {
         if let (Bridge::Apns(apns), Bridge::Apns(before)) = (self, before) {

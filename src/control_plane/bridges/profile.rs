@@ -99,6 +99,26 @@ impl Profile {
         }
     }
 
+    /// A profile of the same name that leads elsewhere: of `before` it keeps the numbers, and credentials that are to
+    /// change seldom.
+    pub fn in_place_of(before: &Profile, settings: ProfileSettings) -> Profile {
+        let mut profile = Profile::new(settings);
+        profile.stats = before.stats.clone();
+        // Invariant: nothing else holds a service that was made just now.
+        if let Some(service) = Arc::get_mut(&mut profile.service) {
+            service.bridge.adopt(&before.service.bridge);
+        }
+        profile
+    }
+
+    /// Returns true if these settings lead to the same project, or to the same app, at the same service: what was
+    /// learned of it holds.
+    pub fn leads_to(&self, settings: &ProfileSettings) -> bool {
+        let origin = |connections: Option<&Connections>| connections.map(|connections| connections.origin().clone());
+        self.service.bridge.leads_to(&settings.bridge)
+            && origin(self.service.connections.as_deref()) == origin(settings.connections.as_ref())
+    }
+
     /// Uses these settings from now on. What was learned of the service stays: calls, breaker, guard and numbers.
     pub fn reload(&mut self, settings: ProfileSettings) {
         let ProfileSettings { name: _, mut bridge, connections, timeout } = settings;

@@ -104,6 +104,16 @@ impl Apns {
         }
     }
 
+    /// Returns true if both send for one app with one key, or with one certificate.
+    pub fn leads_to(&self, other: &Apns) -> bool {
+        let is_same = match (&self.credential, &other.credential) {
+            (Credential::Token(one), Credential::Token(other)) => one.is_of_key(other),
+            (Credential::Certificate { expires: one }, Credential::Certificate { expires: other }) => one == other,
+            _ => false,
+        };
+        is_same && self.topic == other.topic
+    }
+
     /// Keeps the token of a channel with the same key, so that reading the configuration again does not make tokens
     /// faster than Apple takes them.
     pub fn adopt(&mut self, before: &Apns) {

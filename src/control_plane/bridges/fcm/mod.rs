@@ -79,6 +79,11 @@ impl Fcm {
         Ok(Prepared { to: Arc::clone(to), path: self.path.clone(), headers, body: Bytes::from(body) })
     }
 
+    /// Returns true if both send for one project.
+    pub fn leads_to(&self, other: &Fcm) -> bool {
+        self.path == other.path
+    }
+
     pub async fn authorize(&self) -> Result<Authorization, Judgement> {
         GoogleToken::get(&self.token).await
     }
