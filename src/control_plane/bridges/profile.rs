@@ -196,7 +196,7 @@ impl Profile {
         self.reply(job.call, job.since, now, Judgement::shed(SHED_SECONDS_MIN));
     }
 
-    /// Puts an outcome under the guard, which counts answers of the service only.
+    /// Puts an outcome under the guard, which counts answers of the service and tokens that were refused in its place.
     fn believed(&mut self, judgement: Judgement, now: Instant) -> Judgement {
         let refuses = judgement.outcome == BridgeOutcome::Doubted;
         if refuses {
@@ -204,7 +204,6 @@ impl Profile {
         }
         let belief = match judgement.answered {
             true => self.guard.answered(now, refuses),
-            false if refuses && self.guard.is_active(now) => Belief::Doubted,
             false => Belief::Believed,
         };
         if belief == Belief::Tripped {
@@ -258,7 +257,7 @@ async fn exchange(service: &Service, prepared: &Prepared) -> Judgement {
     let uri = format!("{scheme}://{}{}", origin.authority(), prepared.path);
     let request = Request::builder().method(Method::POST).uri(uri).body(Full::new(prepared.body.clone()));
     // The path holds a device token: it may be none of a URL.
-    let Ok(mut request) = request else { return Judgement::doubted(Reason::BadToken).without_call() };
+    let Ok(mut request) = request else { return Judgement::doubted_here(Reason::BadToken) };
     request.headers_mut().extend(prepared.headers.clone());
     if let Some(header) = &authorization.header {
         request.headers_mut().insert(AUTHORIZATION, header.clone());

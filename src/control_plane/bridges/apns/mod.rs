@@ -39,7 +39,7 @@ impl Apns {
     pub fn prepare(&self, to: &Arc<Bridged>, message: &Message) -> Result<Prepared, Judgement> {
         // Apple would answer BadDeviceToken, or BadPath.
         if to.token.is_empty() || !to.token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(Judgement::doubted(Reason::BadToken).without_call());
+            return Err(Judgement::doubted_here(Reason::BadToken));
         }
         let body = serde_json::to_vec(&self.payload(to, message)).unwrap_or_default();
         let excess = body.len().saturating_sub(self.data_bytes_max);
