@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use machine::message::Message;
 use machine::upstream::Bridged;
+use tokio::time::Instant;
 
 use super::apns::{self, Apns};
 use super::fcm::Fcm;
@@ -79,9 +80,9 @@ impl Bridge {
     }
 
     /// Renews credentials that expire soon. Called about ten times a second, on the control plane.
-    pub fn tick(&self) {
+    pub fn tick(&self, now: Instant) {
         match self {
-            Bridge::Fcm(fcm) => fcm.tick(),
+            Bridge::Fcm(fcm) => fcm.tick(now),
             Bridge::Apns(_) | Bridge::Stub => {}
         }
     }

@@ -177,7 +177,7 @@ impl BridgeDriver {
         profiles.retain(|number, profile| in_force(number) || profile.in_flight > 0 || !profile.waiting.is_empty());
         for number in names.values() {
             if let Some(profile) = profiles.get(number) {
-                profile.service.bridge.tick();
+                profile.service.bridge.tick(now);
             }
         }
         self.show(now);

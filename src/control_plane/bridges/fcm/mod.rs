@@ -18,6 +18,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use machine::message::{Message, Urgency};
 use machine::upstream::{BridgeFailure, Bridged};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::judgement::{Judgement, Reason};
 use super::payload::{collapse_key, common_map};
@@ -97,8 +98,8 @@ impl Fcm {
         self.token.check().await
     }
 
-    pub fn tick(&self) {
-        GoogleToken::renew_early(&self.token);
+    pub fn tick(&self, now: Instant) {
+        GoogleToken::renew_early(&self.token, now);
     }
 
     pub fn token_age(&self) -> Option<Duration> {

@@ -69,7 +69,7 @@ impl GoogleToken {
         if let Some(authorization) = token.valid() {
             return Ok(authorization);
         }
-        GoogleToken::fetch(token);
+        GoogleToken::fetch(token, Instant::now());
         if token.state().is_fetching {
             // An error cannot be: the sender lives as long as `token`.
             let _ = fetches.changed().await;
@@ -101,11 +101,10 @@ impl GoogleToken {
     }
 
     /// Fetches a token if there is none, or it expires soon.
-    pub fn renew_early(token: &Arc<GoogleToken>) {
-        let now = Instant::now();
+    pub fn renew_early(token: &Arc<GoogleToken>, now: Instant) {
         let is_fresh = token.state().token.as_ref().is_some_and(|token| now < token.renewed);
         if !is_fresh {
-            GoogleToken::fetch(token);
+            GoogleToken::fetch(token, now);
         }
     }
 
@@ -115,9 +114,9 @@ impl GoogleToken {
     }
 
     /// Starts a fetch, unless one is under way or the last one was just now.
-    fn fetch(token: &Arc<GoogleToken>) {
+    fn fetch(token: &Arc<GoogleToken>, now: Instant) {
         let mut state = token.state();
-        if state.is_fetching || state.not_before.is_some_and(|time| Instant::now() < time) {
+        if state.is_fetching || state.not_before.is_some_and(|time| now < time) {
             return;
         }
         state.is_fetching = true;
