@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::judgement::{Judgement, Reason};
 use super::payload::{collapse_key, common_map};
-use super::request::{Authorization, Prepared};
+use super::request::{Authorization, Check, Prepared};
 use crate::control_plane::http_client::HttpClient;
 use token::GoogleToken;
 
@@ -94,7 +94,7 @@ impl Fcm {
     }
 
     /// Asks for an access token, and discards it.
-    pub async fn check(&self) -> Result<(), String> {
+    pub async fn check(&self) -> Check {
         self.token.check().await
     }
 
