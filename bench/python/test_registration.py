@@ -4,17 +4,26 @@ Requests and expectations are those of `components/push/src/internal/communicati
 mozilla/application-services, written anew: the component cannot be built outside its workspace.
 """
 
+import base64
 import hashlib
 import hmac
 import uuid
 
 import pytest
 import requests
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from conftest import Server
 
 KEY = "registration-key-of-this-test"
 TOKEN = "device-token-1"
+
+
+def vapid_key():
+    point = ec.generate_private_key(ec.SECP256R1()).public_key()
+    raw = point.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 class UaidNotRecognized(Exception):
@@ -136,6 +145,24 @@ def test_another_kind_of_user_conflicts(bridge_server):
     other.uaid, other.auth = component.uaid, component.auth
     with pytest.raises(AlreadyRegistered):
         other.update("device-token-3")
+    assert component.verify()
+
+
+def test_a_channel_with_another_key_conflicts(bridge_server):
+    component = Component(bridge_server)
+    component.register()
+    keys = [vapid_key(), vapid_key()]
+    channel = str(uuid.uuid4())
+
+    def subscribe(key):
+        return component.call("POST", f"/{component.uaid}/subscription", {"channelID": channel, "key": key})
+
+    assert subscribe(keys[0])["channelID"] == subscribe(keys[0])["channelID"] == channel
+    for other in [keys[1], None]:
+        with pytest.raises(AlreadyRegistered) as error:
+            subscribe(other)
+        assert error.value.args[0]["errno"] == 108
+    component.channels.append(channel)
     assert component.verify()
 
 

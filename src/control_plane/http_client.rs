@@ -330,7 +330,7 @@ fn broken(error: &dyn Error) -> HttpClientError {
 }
 
 /// An error with its causes; those of hyper say little without them.
-fn said(error: &dyn Error) -> String {
+pub(super) fn said(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

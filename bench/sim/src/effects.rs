@@ -185,11 +185,16 @@ impl World {
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
             }
-            StoreOp::SetBridge { uaid, .. } | StoreOp::MarkRefused { uaid, .. } | StoreOp::DropBridged { uaid, .. } => {
+            StoreOp::SetBridge { uaid, .. }
+            | StoreOp::MarkRefused { uaid, .. }
+            | StoreOp::ClearRefused { uaid, .. }
+            | StoreOp::DropBridged { uaid, .. } => {
                 return Err(format!("{uaid:?} has no bridge"));
             }
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
-            StoreOp::Register { uaid, chid, .. } => self.oracle.taken_up(*uaid, Some(*chid)),
+            StoreOp::Register { uaid, chid, .. } | StoreOp::Subscribe { uaid, chid, .. } => {
+                self.oracle.taken_up(*uaid, Some(*chid))
+            }
             // A member hears of its hello later.
             StoreOp::SetContact { uaid, contact, .. } => {
                 self.oracle.minimums.remove(uaid);

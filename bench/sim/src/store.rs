@@ -339,8 +339,10 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::SetContact { durable: false, .. }
         | StoreOp::Tried { .. }
         | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
         | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }
@@ -370,11 +372,11 @@ fn copy(message: &Arc<Message>) -> Arc<Message> {
 fn takes_more(op: &StoreOp) -> bool {
     match op {
         StoreOp::Publish { message, .. } => message.ttl > 0,
-        StoreOp::Register { .. } => true,
+        StoreOp::Register { .. } | StoreOp::Subscribe { .. } => true,
         _ => false,
     }
 }
 
 fn grows(op: &StoreOp) -> bool {
-    matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. } | StoreOp::Register { .. })
+    matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. } | StoreOp::Register { .. } | StoreOp::Subscribe { .. })
 }

@@ -51,6 +51,8 @@ pub struct Script {
     pub certificate: CertificateKind,
     /// Streams at a time that SETTINGS allow, once a token was accepted; 0: the usual number of the service.
     pub streams: u32,
+    /// Seconds by which the field `Date` of answers is ahead.
+    pub clock_ahead: i64,
     /// Seconds that an access token of the token endpoint lives; 0: 3,599.
     pub expires_in: u64,
 }

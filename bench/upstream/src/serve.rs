@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use h2::Reason;
 use h2::server::SendResponse;
@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::answer::{Answer, Fault, Service};
+use crate::jwt::now;
 use crate::papers::Papers;
 use crate::record::{Call, Inner, State};
 use crate::wire::{Frames, Wire};
@@ -277,6 +278,9 @@ impl Connection {
             Service::Fcm => fcm::answer(inner, &call),
             Service::Apns => apns::answer(&self.state, inner, &mut call),
         };
+        let clock = now().saturating_add(inner.script.clock_ahead).unsigned_abs();
+        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(clock);
+        let answer = answer.with("date", httpdate::fmt_http_date(date));
         call.status = if answer.fault.is_some() { 0 } else { answer.status };
         inner.note(call);
         answer

@@ -153,6 +153,13 @@ impl Model {
                 }
                 done
             }
+            StoreOp::Subscribe { uaid, chid, key, at } => match self.users.get(uaid) {
+                None => Ok(StoreReply::NoSubscription),
+                Some(user) => match user.channels.get(chid) {
+                    Some((there, _)) if there != key => Ok(StoreReply::OtherKey),
+                    _ => self.register(*uaid, *chid, (*key, *at), user.seen, None),
+                },
+            },
             StoreOp::SetContact { uaid, contact, durable: _ } => {
                 self.change(*uaid, |user| user.contact = contact.replacing(&user.contact))
             }
@@ -177,12 +184,18 @@ impl Model {
                     bridge.refused = bridge.refused.or(Some(*at));
                 }
             }),
-            StoreOp::DropBridged { uaid, registered } => {
-                let bridge = self.users.get(uaid).and_then(|user| user.contact.bridge.as_ref());
-                if bridge.is_some_and(|bridge| bridge.registered == *registered) {
-                    return self.apply(&StoreOp::DropUser { uaid: *uaid });
+            StoreOp::ClearRefused { uaid, registered } => self.change(*uaid, |user| {
+                let marked = |bridge: &&mut Box<Bridged>| bridge.registered == *registered && bridge.refused.is_some();
+                if let Some(bridge) = user.contact.bridge.as_mut().filter(marked) {
+                    **bridge = bridge.taken();
                 }
-                Ok(StoreReply::Done)
+            }),
+            StoreOp::DropBridged { uaid, registered } => {
+                let Some(user) = self.users.get(uaid) else { return Ok(StoreReply::Done) };
+                if user.contact.bridge.as_ref().is_none_or(|bridge| bridge.registered != *registered) {
+                    return Ok(StoreReply::Kept);
+                }
+                self.apply(&StoreOp::DropUser { uaid: *uaid })
             }
             StoreOp::DropUser { uaid } => {
                 let freed = self.users.remove(uaid).map_or(0, |mut user| user.retain(|_| false));

@@ -46,6 +46,12 @@ impl Bridged {
         self.registered > other.registered
     }
 
+    /// Returns the record after its service took a notification: without a refusal, and a version later, so that no
+    /// removal of this version ends it. Any registration is later still.
+    pub fn taken(&self) -> Bridged {
+        Bridged { registered: Clock(self.registered.0.saturating_add(1)), refused: None, ..self.clone() }
+    }
+
     /// Time of the registration, to the second.
     pub fn seen(&self) -> UnixSeconds {
         UnixSeconds(self.registered.0 / 1_000_000)

@@ -43,7 +43,7 @@ fn crypto_keys(config: &Config) -> Result<Vec<String>, String> {
 }
 
 fn judge(report: ProfileReport, now: SystemTime) -> Finding {
-    let ProfileReport { name, certificate_expires, service } = report;
+    let ProfileReport { name, certificate_expires, clock_ahead, service } = report;
     let left = certificate_expires.map(|expires| expires.duration_since(now).unwrap_or_default());
     let mut found = "the credentials can be read".to_owned();
     if let Some(left) = left {
@@ -52,10 +52,13 @@ fn judge(report: ProfileReport, now: SystemTime) -> Finding {
     if let Some(answer) = &service {
         found += if answer.is_ok() { "; the service answers" } else { "; the service does not answer as it should" };
     }
-    let why = match (left, service) {
-        (_, Some(Err(why))) => why,
-        (Some(Duration::ZERO), _) => "the client certificate expired: Apple refuses every notification".to_owned(),
-        (Some(left), _) if left < SOON => {
+    let skew = clock_ahead.filter(|ahead| ahead.unsigned_abs() > SKEW_SECONDS_MAX);
+    let why = match (skew, left, service) {
+        // First, because it explains the others.
+        (Some(ahead), ..) => skewed(ahead),
+        (_, _, Some(Err(why))) => why,
+        (_, Some(Duration::ZERO), _) => "the client certificate expired: Apple refuses every notification".to_owned(),
+        (_, Some(left), _) if left < SOON => {
             "the client certificate expires within 30 days: renew it, replace the files, and send SIGHUP".to_owned()
         }
         _ => String::new(),
@@ -71,6 +74,14 @@ fn judge(report: ProfileReport, now: SystemTime) -> Finding {
     }
 }
 
+fn skewed(ahead: i64) -> String {
+    let (seconds, side) = (ahead.unsigned_abs(), if ahead > 0 { "ahead of" } else { "behind" });
+    format!("the clock of this host is {seconds} s {side} that of the service, which refuses its tokens: set the clock")
+}
+
+/// Difference of two clocks beyond which tokens fail: Google forgives five minutes, and Apple refuses a token of an
+/// hour, which is replaced after 50 minutes.
+const SKEW_SECONDS_MAX: u64 = 240;
 const SOON: Duration = Duration::from_secs(30 * 86_400);
 
 #[cfg(test)]
@@ -78,7 +89,9 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::path::Path;
 
-    use upstream::{APNS_CHANNELS, CA, CertificateKind, FCM_CREDENTIALS, Script, Service, Upstream};
+    use upstream::{
+        APNS_CHANNELS, CA, CLIENT_CERTIFICATE, CLIENT_KEY, CertificateKind, FCM_CREDENTIALS, Script, Service, Upstream,
+    };
 
     use super::*;
     use crate::config::Sources;
@@ -106,7 +119,8 @@ mod tests {
         let online = examined(directory.path(), true);
         assert!(online.iter().all(|finding| finding.found.ends_with("; the service answers")), "{online:?}");
         assert_eq!(upstream.state.count(Service::Token), 1);
-        assert_eq!(upstream.state.count(Service::Fcm) + upstream.state.count(Service::Apns), 0, "no notification");
+        let asked: Vec<_> = upstream.state.calls().into_iter().filter(|call| call.service != Service::Token).collect();
+        assert!(asked.len() == 2 && asked.iter().all(|call| call.method == "GET"), "no notification: {asked:?}");
 
         let certificate = CertificateKind::Expired;
         upstream.state.set(Script { certificate, ..Script::default() });
@@ -119,11 +133,45 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_differs_from_that_of_a_service_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let upstream = runtime.block_on(Upstream::start(Ipv4Addr::LOCALHOST.into(), directory.path())).unwrap();
+        for (clock_ahead, told) in [(-400, "s ahead of that"), (400, "s behind that"), (100, ""), (0, "")] {
+            upstream.state.set(Script { clock_ahead, ..Script::default() });
+            let findings = examined(directory.path(), true);
+            let is_right = |finding: &Finding| finding.why.contains(told) && finding.why.is_empty() == told.is_empty();
+            assert!(findings.len() == 3 && findings.iter().all(is_right), "{clock_ahead}: {findings:?}");
+        }
+    }
+
+    /// The handshake of TLS 1.3 is over for the client before the service has seen its certificate.
+    #[test]
+    fn a_client_certificate_that_the_service_refuses_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let upstream = runtime.block_on(Upstream::start(Ipv4Addr::LOCALHOST.into(), directory.path())).unwrap();
+        let own = rcgen::generate_simple_self_signed(vec!["push.example.com".to_owned()]).unwrap();
+        std::fs::write(directory.path().join(CLIENT_CERTIFICATE), own.cert.pem()).unwrap();
+        std::fs::write(directory.path().join(CLIENT_KEY), own.signing_key.serialize_pem()).unwrap();
+        let findings = examined(directory.path(), true);
+        let warned: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Warn).collect();
+        assert!(warned.len() == 1 && warned[0].wanted == "apns beta", "{findings:?}");
+        assert!(warned[0].why.contains("fatal alert"), "{warned:?}");
+        drop(upstream);
+    }
+
+    #[test]
     fn certificates_that_end_soon_are_told() {
         let now = SystemTime::now();
         for (days, verdict) in [(0, Verdict::Warn), (29, Verdict::Warn), (31, Verdict::Good)] {
             let expires = now + Duration::from_secs(days * 86_400);
-            let report = ProfileReport { name: "apns a".to_owned(), certificate_expires: Some(expires), service: None };
+            let report = ProfileReport {
+                name: "apns a".to_owned(),
+                certificate_expires: Some(expires),
+                clock_ahead: None,
+                service: None,
+            };
             assert_eq!(judge(report, now).verdict, verdict, "{days}");
         }
     }

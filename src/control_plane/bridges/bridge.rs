@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use machine::message::Message;
 use machine::upstream::Bridged;
+use tokio::time::Instant;
 
 use super::apns::{self, Apns};
 use super::fcm::Fcm;
@@ -52,6 +53,16 @@ impl Bridge {
         }
     }
 
+    /// Returns true if both send for one project of FCM, or for one app of APNs with the same credentials.
+    pub fn leads_to(&self, other: &Bridge) -> bool {
+        match (self, other) {
+            (Bridge::Fcm(one), Bridge::Fcm(other)) => one.leads_to(other),
+            (Bridge::Apns(one), Bridge::Apns(other)) => one.leads_to(other),
+            (Bridge::Stub, Bridge::Stub) => true,
+            _ => false,
+        }
+    }
+
     /// Keeps the credentials of the same profile before a reload, if they are to change seldom.
     pub fn adopt(&mut self, before: &Bridge) {
         if let (Bridge::Apns(apns), Bridge::Apns(before)) = (self, before) {
@@ -69,9 +80,9 @@ impl Bridge {
     }
 
     /// Renews credentials that expire soon. Called about ten times a second, on the control plane.
-    pub fn tick(&self) {
+    pub fn tick(&self, now: Instant) {
         match self {
-            Bridge::Fcm(fcm) => fcm.tick(),
+            Bridge::Fcm(fcm) => fcm.tick(now),
             Bridge::Apns(_) | Bridge::Stub => {}
         }
     }

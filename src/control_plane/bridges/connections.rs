@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::jitter::jitter;
-use super::request::Answer;
-use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError};
+use super::request::{Answer, Check, date_of};
+use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError, said};
 
 /// Connections of one profile.
 pub(super) struct Connections {
@@ -135,13 +135,20 @@ impl Connections {
         Some(Stream { connections: Arc::clone(connections), id, sender, is_waiting: false })
     }
 
-    /// Connects once, with TLS, and closes the connection.
-    ///
-    /// # Errors
-    /// A sentence.
-    pub async fn check(&self) -> Result<(), String> {
-        let made = timeout(CONNECT_TIME_MAX, self.client.open(&self.origin)).await;
-        made.unwrap_or(Err(HttpClientError::Timeout)).map(drop).map_err(|error| error.to_string())
+    /// Connects once, with a request that is no notification: any answer to it is one. With TLS 1.3 a service that
+    /// refuses the client certificate says so only behind the handshake (RFC 8446 section 4.4.2.4).
+    pub async fn check(&self) -> Check {
+        let asked = async {
+            let mut sender = handshake(self).await?;
+            let uri = format!("https://{}/", self.origin.authority());
+            let request = Request::get(uri).header(USER_AGENT, AGENT).body(Full::new(Bytes::new()));
+            let request = request.map_err(|error| HttpClientError::Connect(said(&error)))?;
+            sender.send_request(request).await.map_err(|error| HttpClientError::Connect(said(&error)))
+        };
+        match timeout(CONNECT_TIME_MAX, asked).await.unwrap_or(Err(HttpClientError::Timeout)) {
+            Ok(answer) => Check { service: Ok(()), date: date_of(answer.headers()) },
+            Err(error) => Check::failed(error.to_string()),
+        }
     }
 
     /// Closes connections that no call has used for long.

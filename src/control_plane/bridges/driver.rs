@@ -94,15 +94,20 @@ impl BridgeDriver {
         self.bounds = settings.bounds;
         for settings in settings.profiles {
             let name = (settings.name.kind, settings.name.app.clone());
-            let stays = before.remove(&name).and_then(|number| Some((number, self.profiles.get_mut(&number)?)));
-            let number = if let Some((number, profile)) = stays {
-                profile.reload(settings);
-                number
-            } else {
-                self.next += 1;
-                self.profiles.insert(self.next, Profile::new(settings));
-                self.next
+            let before = before.remove(&name).and_then(|number| Some((number, self.profiles.get_mut(&number)?)));
+            let profile = match before {
+                Some((number, profile)) if profile.leads_to(&settings) => {
+                    profile.reload(settings);
+                    self.names.insert(name, number);
+                    continue;
+                }
+                // Calls under way end with the old one.
+                Some((_, profile)) => Profile::in_place_of(profile, settings),
+                None => Profile::new(settings),
             };
+            self.next += 1;
+            let number = self.next;
+            self.profiles.insert(number, profile);
             self.names.insert(name, number);
         }
     }
@@ -172,7 +177,7 @@ impl BridgeDriver {
         profiles.retain(|number, profile| in_force(number) || profile.in_flight > 0 || !profile.waiting.is_empty());
         for number in names.values() {
             if let Some(profile) = profiles.get(number) {
-                profile.service.bridge.tick();
+                profile.service.bridge.tick(now);
             }
         }
         self.show(now);

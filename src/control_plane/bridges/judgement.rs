@@ -67,7 +67,7 @@ pub(super) struct Judgement {
     pub reason: Reason,
     pub retry: Retry,
     pub sign: Sign,
-    /// The service answered: the guard counts it.
+    /// The service answered, or a token was refused in its place: the guard counts it.
     pub answered: bool,
     /// The connections of the profile are closed: the service holds their credentials against them.
     pub reconnect: bool,
@@ -92,6 +92,12 @@ impl Judgement {
     /// A "twice" row.
     pub fn doubted(reason: Reason) -> Judgement {
         Judgement::new(BridgeOutcome::Doubted, reason)
+    }
+
+    /// A "twice" row for a token that no service would take, without a call. It is under the guard as an answer is: a
+    /// wrong import has such tokens for all users.
+    pub fn doubted_here(reason: Reason) -> Judgement {
+        Judgement { sign: Sign::None, ..Judgement::doubted(reason) }
     }
 
     pub fn failed(failure: BridgeFailure, reason: Reason) -> Judgement {

@@ -99,6 +99,26 @@ impl Profile {
         }
     }
 
+    /// A profile of the same name that leads elsewhere: of `before` it keeps the numbers, and credentials that are to
+    /// change seldom.
+    pub fn in_place_of(before: &Profile, settings: ProfileSettings) -> Profile {
+        let mut profile = Profile::new(settings);
+        profile.stats = before.stats.clone();
+        // Invariant: nothing else holds a service that was made just now.
+        if let Some(service) = Arc::get_mut(&mut profile.service) {
+            service.bridge.adopt(&before.service.bridge);
+        }
+        profile
+    }
+
+    /// Returns true if these settings lead to the same project, or to the same app, at the same service: what was
+    /// learned of it holds.
+    pub fn leads_to(&self, settings: &ProfileSettings) -> bool {
+        let origin = |connections: Option<&Connections>| connections.map(|connections| connections.origin().clone());
+        self.service.bridge.leads_to(&settings.bridge)
+            && origin(self.service.connections.as_deref()) == origin(settings.connections.as_ref())
+    }
+
     /// Uses these settings from now on. What was learned of the service stays: calls, breaker, guard and numbers.
     pub fn reload(&mut self, settings: ProfileSettings) {
         let ProfileSettings { name: _, mut bridge, connections, timeout } = settings;
@@ -176,7 +196,7 @@ impl Profile {
         self.reply(job.call, job.since, now, Judgement::shed(SHED_SECONDS_MIN));
     }
 
-    /// Puts an outcome under the guard, which counts answers of the service only.
+    /// Puts an outcome under the guard, which counts answers of the service and tokens that were refused in its place.
     fn believed(&mut self, judgement: Judgement, now: Instant) -> Judgement {
         let refuses = judgement.outcome == BridgeOutcome::Doubted;
         if refuses {
@@ -184,7 +204,6 @@ impl Profile {
         }
         let belief = match judgement.answered {
             true => self.guard.answered(now, refuses),
-            false if refuses && self.guard.is_active(now) => Belief::Doubted,
             false => Belief::Believed,
         };
         if belief == Belief::Tripped {
@@ -238,7 +257,7 @@ async fn exchange(service: &Service, prepared: &Prepared) -> Judgement {
     let uri = format!("{scheme}://{}{}", origin.authority(), prepared.path);
     let request = Request::builder().method(Method::POST).uri(uri).body(Full::new(prepared.body.clone()));
     // The path holds a device token: it may be none of a URL.
-    let Ok(mut request) = request else { return Judgement::doubted(Reason::BadToken).without_call() };
+    let Ok(mut request) = request else { return Judgement::doubted_here(Reason::BadToken) };
     request.headers_mut().extend(prepared.headers.clone());
     if let Some(header) = &authorization.header {
         request.headers_mut().insert(AUTHORIZATION, header.clone());

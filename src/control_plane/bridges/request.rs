@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::{DATE, HeaderMap, HeaderValue};
 use machine::upstream::Bridged;
 
 /// Request for one notification, without credentials. It holds a device token: it is never shown.
@@ -23,6 +23,26 @@ impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prepared").field("to", &self.to).finish_non_exhaustive()
     }
+}
+
+/// Result of asking a service once, for an operator.
+pub(super) struct Check {
+    /// A sentence without a secret if the service does not answer as it should.
+    pub service: Result<(), String>,
+    /// Clock of the service, as its answer says (RFC 9110 section 6.6.1).
+    pub date: Option<SystemTime>,
+}
+
+impl Check {
+    /// No answer.
+    pub fn failed(why: String) -> Check {
+        Check { service: Err(why), date: None }
+    }
+}
+
+/// Returns the clock of the server that made an answer with these fields.
+pub(super) fn date_of(headers: &HeaderMap) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
 }
 
 /// Credentials of one attempt.

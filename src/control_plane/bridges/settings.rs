@@ -14,6 +14,7 @@ use super::bridge::Bridge;
 use super::connections::Connections;
 use super::fcm::{Fcm, FcmRules, read_profiles};
 use super::name::BridgeName;
+use super::request::Check;
 use super::stub;
 use crate::config::Config;
 use crate::control_plane::http_client::{HttpClient, client_config};
@@ -70,10 +71,12 @@ impl BridgeSettings {
     pub async fn report(&self, online: bool) -> Vec<ProfileReport> {
         let mut reports = Vec::new();
         for profile in &self.profiles {
+            let check = if online { Some(profile.check().await) } else { None };
             reports.push(ProfileReport {
                 name: format!("{} {}", profile.name.kind(), profile.name.app),
                 certificate_expires: profile.bridge.ages().certificate_expires,
-                service: if online { Some(profile.check().await) } else { None },
+                clock_ahead: check.as_ref().and_then(|check| check.date).map(|date| ahead(SystemTime::now(), date)),
+                service: check.map(|check| check.service),
             });
         }
         reports
@@ -89,19 +92,27 @@ impl BridgeSettings {
 pub struct ProfileReport {
     pub name: String,
     pub certificate_expires: Option<SystemTime>,
+    /// Seconds by which the clock of this host is ahead of that of the service, if its answer said.
+    pub clock_ahead: Option<i64>,
     /// Answer of the service, if it was asked: a sentence without a secret if it is none of use.
     pub service: Option<Result<(), String>>,
 }
 
 impl ProfileSettings {
-    /// Asks the service once: an access token of Google, or a TLS handshake with Apple.
-    async fn check(&self) -> Result<(), String> {
+    /// Asks the service once: an access token of Google, or a request of Apple that is no notification.
+    async fn check(&self) -> Check {
         match (&self.bridge, &self.connections) {
             (Bridge::Fcm(fcm), _) => fcm.check().await,
             (Bridge::Apns(_), Some(connections)) => connections.check().await,
-            (Bridge::Apns(_) | Bridge::Stub, _) => Ok(()),
+            (Bridge::Apns(_) | Bridge::Stub, _) => Check { service: Ok(()), date: None },
         }
     }
+}
+
+/// Returns the seconds from `date` to `now`, negative if that is earlier.
+fn ahead(now: SystemTime, date: SystemTime) -> i64 {
+    let seconds = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    now.duration_since(date).map_or_else(|early| -seconds(early.duration()), seconds)
 }
 
 fn fcm(config: &Config, profiles: &mut Vec<ProfileSettings>) -> Result<(), String> {

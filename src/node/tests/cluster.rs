@@ -389,3 +389,50 @@ fn a_database_that_is_away_is_no_damage() {
         "{text}"
     );
 }
+
+/// Sends a call of the registration API of the stub to a node; returns status and body.
+fn registration(running: &RunningNode, method: &str, rest: &str, secret: &str, body: &str) -> (u16, Value) {
+    let length = body.len();
+    let answer = ask(
+        running.addresses().endpoint[0],
+        &format!(
+            "{method} /v1/stub/error/registration{rest} HTTP/1.1\r\nhost: localhost\r\nauthorization: webpush {secret}\r\n\
+             content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        ),
+    );
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Cassandra: bench/check test"]
+async fn a_device_that_changes_at_one_node_is_reached_by_the_next_notification_at_another() {
+    database().await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let bridge = ["bridge.auth_keys=0123456789abcdef", "bridge.stub.enabled=true"];
+    let [first, second] = dirs.each_ref().map(|dir| shared(dir.path(), &bridge));
+    let (a, b) = (blocking(move || start(&first).unwrap()).await, blocking(move || start(&second).unwrap()).await);
+    let (status, made) = registration(&a, "POST", "", "", r#"{"token":"quota"}"#);
+    assert_eq!(status, 200, "{made}");
+    let text = |name: &str| made[name].as_str().unwrap().to_owned();
+    let (endpoint, secret, user) = (text("endpoint"), text("secret"), format!("/{}", text("uaid")));
+    // The token says how the stub answers.
+    let answers = [("too_large", 413), ("busy", 503), ("quota", 429)];
+    for (round, (token, status)) in answers.into_iter().cycle().take(24).enumerate() {
+        let (changes, sends) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let device = json!({ "token": token }).to_string();
+        assert_eq!(registration(changes, "PUT", &user, &secret, &device), (200, json!({})), "{round}");
+        for running in [sends, changes] {
+            let answer = post_at(&endpoint, running);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{round} {token}: {answer}");
+        }
+    }
+    assert_eq!(registration(&a, "PUT", &user, &secret, r#"{"token":"gone"}"#).0, 200);
+    assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 410 "));
+    for running in [&a, &b] {
+        let (status, answer) = registration(running, "POST", &format!("{user}/subscription"), &secret, "");
+        assert_eq!((status, &answer["errno"]), (410, &json!(103)), "{answer}");
+        assert!(post_at(&endpoint, running).starts_with("HTTP/1.1 410 "));
+    }
+    blocking(move || (a.stop().unwrap(), b.stop().unwrap())).await;
+}

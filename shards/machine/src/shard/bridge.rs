@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Clock, ConnId};
+use crate::ids::ConnId;
 use crate::limits;
 use crate::message::Message;
 use crate::simplepush::Mode;
@@ -81,7 +81,7 @@ impl ShardMachine {
                 return answer_conn(cx, conn, Published::bridged(message.stamp));
             }
             BridgeOutcome::Failed(failure) => return answer_conn(cx, conn, Published::NotBridged(failure)),
-            BridgeOutcome::Sent => DeviceVerdict::Taken { stamp: message.stamp, to },
+            BridgeOutcome::Sent => DeviceVerdict::Taken { stamp: message.stamp },
             BridgeOutcome::Doubted if !is_believed => DeviceVerdict::Doubted { marked: to.refused.is_some() },
             BridgeOutcome::Doubted | BridgeOutcome::Gone => DeviceVerdict::Ended,
         };
@@ -101,12 +101,10 @@ impl ShardMachine {
     ) {
         let DeviceReport { uaid, chid, registered, verdict } = report;
         match verdict {
-            DeviceVerdict::Taken { stamp, to } => {
+            DeviceVerdict::Taken { stamp } => {
                 if self.tickets.room() {
-                    // A version later only, so that any other registration replaces it. Lost: the next one clears it.
-                    let registered = Clock(registered.0 + 1);
-                    let bridge = Box::new(Bridged { registered, refused: None, ..Bridged::clone(&to) });
-                    self.submit(cx, PendingOp::Touch, StoreOp::SetBridge { uaid, bridge });
+                    // Lost: the next one clears it.
+                    self.submit(cx, PendingOp::Touch, StoreOp::ClearRefused { uaid, registered });
                 }
                 self.answer(cx, reply_to, Published::bridged(stamp));
             }
@@ -136,6 +134,8 @@ impl ShardMachine {
         let PendingRefusal { reply_to, uaid, registered, changing } = work;
         let answer = match result {
             Err(_) => Published::Unavailable,
+            // A registration came first, maybe on another node: a new try reaches the new device.
+            Ok(StoreReply::Kept) => Published::Unavailable,
             Ok(_) if changing => {
                 self.stats.bridge_users_removed_refused += 1;
                 self.end_receipts_of_user(uaid);

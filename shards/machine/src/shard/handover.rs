@@ -28,7 +28,7 @@ pub struct DeviceReport {
 #[derive(Debug)]
 pub enum DeviceVerdict {
     /// The service took the notification with this stamp: the mark of this record goes.
-    Taken { stamp: Stamp, to: Arc<Bridged> },
+    Taken { stamp: Stamp },
     /// The service refused the device, which is believed the next time. True if the record has a mark already.
     Doubted { marked: bool },
     /// The token has ended, or was refused often enough: the user is removed.

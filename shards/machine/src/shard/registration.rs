@@ -29,7 +29,10 @@ impl ShardMachine {
         match call {
             RegistrationCall::Create { device, channel } => {
                 let contact = Contact { bridge: self.bridged(cx, device), ..Contact::default() };
-                self.register_channel(cx, reply_to, uaid, channel, Some(Box::new(contact)));
+                let NewChannel { chid, key } = channel;
+                let (at, seen, contact) = (self.tick(cx), cx.now.unix(), Some(Box::new(contact)));
+                let op = StoreOp::Register { uaid, chid, key, at, seen, contact, presence: None };
+                self.register_channel(cx, reply_to, channel, op);
             }
             call => {
                 let next = RegistrationStep::Load(call);
@@ -49,16 +52,12 @@ impl ShardMachine {
         &mut self,
         cx: &mut StepContext<'_>,
         reply_to: ReplyTo<RegistrationAnswer>,
-        uaid: Uaid,
         channel: NewChannel,
-        contact: Option<Box<Contact>>,
+        op: StoreOp,
     ) {
-        let NewChannel { chid, key } = channel;
-        self.endpoint_registering(uaid, chid);
-        let (at, seen) = (self.tick(cx), cx.now.unix());
-        let work = PendingRegistration { reply_to, uaid, next: RegistrationStep::Register(channel) };
-        let op = StoreOp::Register { uaid, chid, key, at, seen, contact, presence: None };
-        self.submit(cx, PendingOp::Registration(Box::new(work)), op);
+        let uaid = op.uaid();
+        self.endpoint_registering(uaid, channel.chid);
+        self.submit_registration(cx, reply_to, uaid, RegistrationStep::Register(channel), op);
     }
 
     pub(super) fn registration_stored(
@@ -75,12 +74,15 @@ impl ShardMachine {
             },
             (RegistrationStep::Register(channel), result) => {
                 self.endpoint_registering(uaid, channel.chid);
-                if result.is_ok() {
-                    self.stats.channels_by_https += 1;
-                    self.enter_channel(uaid, channel.chid);
-                    RegistrationAnswer::Registered { uaid, channel }
-                } else {
-                    RegistrationAnswer::Unavailable
+                match result {
+                    Ok(StoreReply::NoSubscription) => RegistrationAnswer::NoUser,
+                    Ok(StoreReply::OtherKey) => RegistrationAnswer::Conflict,
+                    Ok(_) => {
+                        self.stats.channels_by_https += 1;
+                        self.enter_channel(uaid, channel.chid);
+                        RegistrationAnswer::Registered { uaid, channel }
+                    }
+                    Err(_) => RegistrationAnswer::Unavailable,
                 }
             }
             (RegistrationStep::Unregister(chid), Ok(_)) => {
@@ -156,9 +158,10 @@ impl ShardMachine {
             }
             RegistrationCall::Subscribe(Ok(channel)) => {
                 if user.channels.len() < limits::CHANNELS_MAX || user.channels.contains(&channel.chid) {
-                    // If another node has removed the user meanwhile, this must not make it a user with a WebSocket.
-                    let contact = user.contact.bridge.is_some().then(|| Box::new(user.contact));
-                    return self.register_channel(cx, reply_to, uaid, channel, contact);
+                    self.touch_registered(cx, uaid);
+                    let NewChannel { chid, key } = channel;
+                    let op = StoreOp::Subscribe { uaid, chid, key, at: self.tick(cx) };
+                    return self.register_channel(cx, reply_to, channel, op);
                 }
                 RegistrationAnswer::Full
             }

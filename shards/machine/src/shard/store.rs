@@ -48,6 +48,17 @@ pub enum StoreOp {
         /// Presence row of a new user, on a shared store: written together with the user.
         presence: Option<Presence>,
     },
+    /// Add a channel to a user that is there, for the registration API; it makes no user, also beside a removal of the
+    /// user on another node. Idempotent. Durable before the reply. -> [`StoreReply::Done`],
+    /// [`StoreReply::NoSubscription`] if there is no such user, or [`StoreReply::OtherKey`].
+    Subscribe {
+        uaid: Uaid,
+        chid: Chid,
+        /// Digest of the key that locks the endpoint.
+        key: Option<KeyDigest>,
+        /// Clock of the owner.
+        at: Clock,
+    },
     /// Set the contact of the user, also when storage is full; its bridge stays ([`Contact::replacing`]). ->
     /// [`StoreReply::Done`], also if there is no such user.
     SetContact {
@@ -74,8 +85,12 @@ pub enum StoreOp {
     /// Note the refusal of the token that was registered then, if the user still has it and none is noted. May ride
     /// relaxed. -> [`StoreReply::Done`].
     MarkRefused { uaid: Uaid, registered: Clock, at: UnixSeconds },
+    /// End the note of a refusal of the token that was registered then, because the service took a notification for it.
+    /// The record becomes one microsecond newer, so that a removal of the refused one does not end it, and any
+    /// registration replaces it. The expiry of the user stays. May ride relaxed. -> [`StoreReply::Done`].
+    ClearRefused { uaid: Uaid, registered: Clock },
     /// Remove the user with all its rows, if its token is still the one that was registered then. Durable. ->
-    /// [`StoreReply::Done`], also if nothing was removed.
+    /// [`StoreReply::Done`] once there is no such user, or [`StoreReply::Kept`].
     DropBridged { uaid: Uaid, registered: Clock },
     /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
     /// also when there was no such channel or user.
@@ -156,6 +171,7 @@ impl StoreOp {
             | StoreOp::Locate { uaid, .. }
             | StoreOp::Touch { uaid, .. }
             | StoreOp::Register { uaid, .. }
+            | StoreOp::Subscribe { uaid, .. }
             | StoreOp::SetContact { uaid, .. }
             | StoreOp::SetPresence { uaid, .. }
             | StoreOp::ClearPresence { uaid, .. }
@@ -163,6 +179,7 @@ impl StoreOp {
             | StoreOp::DropUser { uaid }
             | StoreOp::SetBridge { uaid, .. }
             | StoreOp::MarkRefused { uaid, .. }
+            | StoreOp::ClearRefused { uaid, .. }
             | StoreOp::DropBridged { uaid, .. }
             | StoreOp::Topics { uaid, .. }
             | StoreOp::Messages { uaid, .. } => *uaid,
@@ -185,8 +202,12 @@ fn first<T>(items: &[T]) -> &T {
 pub enum StoreReply {
     /// The operation is done, as durable as the operation requires.
     Done,
-    /// To `Publish`: no such user, or its channel is not registered.
+    /// To `Publish`: no such user, or its channel is not registered. To `Subscribe`: no such user.
     NoSubscription,
+    /// To `Subscribe`: the channel is registered with another key, or one of the two has none; nothing was written.
+    OtherKey,
+    /// To `DropBridged`: the user has another device, or none, and stays.
+    Kept,
     /// To `Publish`: the mode of this message (`Message::mode`) is not the user's.
     OtherMode,
     /// To `Publish`: the user is bridged and its channel registered; nothing was stored.
@@ -216,7 +237,11 @@ impl StoreReply {
             StoreReply::Done => Written::Done,
             StoreReply::NoSubscription => Written::NoSubscription,
             StoreReply::OtherMode => Written::OtherMode,
-            StoreReply::Bridged(_) | StoreReply::User(_) | StoreReply::Page(_) => {
+            StoreReply::OtherKey
+            | StoreReply::Kept
+            | StoreReply::Bridged(_)
+            | StoreReply::User(_)
+            | StoreReply::Page(_) => {
                 unreachable!("storage answers a write with no rows")
             }
         }

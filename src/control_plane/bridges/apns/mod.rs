@@ -39,7 +39,7 @@ impl Apns {
     pub fn prepare(&self, to: &Arc<Bridged>, message: &Message) -> Result<Prepared, Judgement> {
         // Apple would answer BadDeviceToken, or BadPath.
         if to.token.is_empty() || !to.token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(Judgement::doubted(Reason::BadToken).without_call());
+            return Err(Judgement::doubted_here(Reason::BadToken));
         }
         let body = serde_json::to_vec(&self.payload(to, message)).unwrap_or_default();
         let excess = body.len().saturating_sub(self.data_bytes_max);
@@ -102,6 +102,16 @@ impl Apns {
             Credential::Token(tokens) => tokens.renew(generation, Instant::now()),
             Credential::Certificate { .. } => false,
         }
+    }
+
+    /// Returns true if both send for one app with one key, or with one certificate.
+    pub fn leads_to(&self, other: &Apns) -> bool {
+        let is_same = match (&self.credential, &other.credential) {
+            (Credential::Token(one), Credential::Token(other)) => one.is_of_key(other),
+            (Credential::Certificate { expires: one }, Credential::Certificate { expires: other }) => one == other,
+            _ => false,
+        };
+        is_same && self.topic == other.topic
     }
 
     /// Keeps the token of a channel with the same key, so that reading the configuration again does not make tokens

@@ -256,17 +256,21 @@ async fn a_service_without_trust_or_without_an_answer_has_its_row() {
 }
 
 #[tokio::test]
-async fn a_device_token_that_is_not_hexadecimal_is_doubted_without_a_call() {
+async fn device_tokens_that_are_not_hexadecimal_are_doubted_without_a_call_and_under_the_guard() {
     let mut kit = Kit::start(&[]).await;
     for token in ["00fg", "token/..", "%30"] {
         assert_eq!(kit.send(user(token), message(b"body")).await, BridgeOutcome::Doubted, "{token}");
     }
-    assert_eq!(kit.upstream.state.count(Service::Apns), 0);
-    // They say nothing of the credentials, so they do not make the guard active.
-    for _ in 0..60 {
+    // A wrong import has such tokens for all users: none of them is removed.
+    for _ in 0..46 {
         assert_eq!(kit.send(user("00fg"), message(b"body")).await, BridgeOutcome::Doubted);
     }
-    assert_eq!(kit.answered(&["BadDeviceToken"]).await, BridgeOutcome::Doubted);
+    for _ in 0..3 {
+        assert_eq!(kit.send(user("00fg"), message(b"body")).await, failed(BridgeFailure::Configuration));
+    }
+    assert_eq!(kit.upstream.state.count(Service::Apns), 0);
+    assert_eq!(kit.answered(&["BadDeviceToken"]).await, failed(BridgeFailure::Configuration));
+    assert_eq!(kit.answered(&["ok"]).await, BridgeOutcome::Sent);
 }
 
 #[tokio::test]

@@ -18,10 +18,11 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use machine::message::{Message, Urgency};
 use machine::upstream::{BridgeFailure, Bridged};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::judgement::{Judgement, Reason};
 use super::payload::{collapse_key, common_map};
-use super::request::{Authorization, Prepared};
+use super::request::{Authorization, Check, Prepared};
 use crate::control_plane::http_client::HttpClient;
 use token::GoogleToken;
 
@@ -79,6 +80,11 @@ impl Fcm {
         Ok(Prepared { to: Arc::clone(to), path: self.path.clone(), headers, body: Bytes::from(body) })
     }
 
+    /// Returns true if both send for one project.
+    pub fn leads_to(&self, other: &Fcm) -> bool {
+        self.path == other.path
+    }
+
     pub async fn authorize(&self) -> Result<Authorization, Judgement> {
         GoogleToken::get(&self.token).await
     }
@@ -88,12 +94,12 @@ impl Fcm {
     }
 
     /// Asks for an access token, and discards it.
-    pub async fn check(&self) -> Result<(), String> {
+    pub async fn check(&self) -> Check {
         self.token.check().await
     }
 
-    pub fn tick(&self) {
-        GoogleToken::renew_early(&self.token);
+    pub fn tick(&self, now: Instant) {
+        GoogleToken::renew_early(&self.token, now);
     }
 
     pub fn token_age(&self) -> Option<Duration> {

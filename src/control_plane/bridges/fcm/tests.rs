@@ -1,5 +1,6 @@
 //! Requests of FCM, and the rows of its answers that need no service.
 
+use std::net::Ipv4Addr;
 use std::time::SystemTime;
 
 use hyper::StatusCode;
@@ -10,6 +11,7 @@ use machine::upstream::{BridgeKind, BridgeOutcome};
 use protocol::webpush::headers::Encryption;
 use protocol::webpush::payload::Draft;
 use serde_json::Value;
+use upstream::{CA, FCM_CREDENTIALS, Service, Upstream};
 
 use super::*;
 use crate::control_plane::bridges::request::Answer;
@@ -184,4 +186,32 @@ fn nothing_that_debug_shows_is_a_secret() {
     for secret in ["device-token", "PRIVATE", "a@b"] {
         assert!(!shown.contains(secret), "{shown}");
     }
+}
+
+/// The clock moves; the token of the stand-in lives for an hour.
+#[tokio::test]
+async fn an_access_token_is_renewed_five_minutes_before_its_end_and_used_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let upstream = Upstream::start(Ipv4Addr::LOCALHOST.into(), directory.path()).await.unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let profile = read_profiles(&file(FCM_CREDENTIALS).display().to_string()).unwrap().remove(0);
+    let client = HttpClient::trusting_file(&file(CA)).unwrap();
+    let fcm = Fcm::new(&profile.app, "/", &profile.project, RULES, profile.account, client);
+    let generation = async || fcm.authorize().await.map(|authorization| authorization.generation);
+    assert_eq!(generation().await, Ok(1));
+    let (fetched, pause) = (Instant::now(), Duration::from_millis(100));
+    for seconds in [2, 1_800, 3_290] {
+        fcm.tick(fetched + Duration::from_secs(seconds));
+        tokio::time::sleep(pause).await;
+        assert_eq!((upstream.state.count(Service::Token), generation().await), (1, Ok(1)), "{seconds}");
+    }
+    upstream.state.answer(Service::Token, &["ok;delay=300"]);
+    fcm.tick(fetched + Duration::from_secs(3_301));
+    assert_eq!(generation().await, Ok(1), "no call waits for the renewal");
+    let began = Instant::now();
+    while generation().await != Ok(2) {
+        assert!(began.elapsed() < Duration::from_secs(30), "it is renewed");
+        tokio::time::sleep(pause).await;
+    }
+    assert_eq!(upstream.state.count(Service::Token), 2);
 }

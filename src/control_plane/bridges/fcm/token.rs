@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::account::ServiceAccount;
 use crate::control_plane::bridges::jitter::jitter;
 use crate::control_plane::bridges::judgement::{Judgement, Reason};
-use crate::control_plane::bridges::request::Authorization;
+use crate::control_plane::bridges::request::{Authorization, Check, date_of};
 use crate::control_plane::http_client::{HttpClient, HttpClientError};
 
 /// Access token of one profile, and its fetches.
@@ -69,7 +69,7 @@ impl GoogleToken {
         if let Some(authorization) = token.valid() {
             return Ok(authorization);
         }
-        GoogleToken::fetch(token);
+        GoogleToken::fetch(token, Instant::now());
         if token.state().is_fetching {
             // An error cannot be: the sender lives as long as `token`.
             let _ = fetches.changed().await;
@@ -101,11 +101,10 @@ impl GoogleToken {
     }
 
     /// Fetches a token if there is none, or it expires soon.
-    pub fn renew_early(token: &Arc<GoogleToken>) {
-        let now = Instant::now();
+    pub fn renew_early(token: &Arc<GoogleToken>, now: Instant) {
         let is_fresh = token.state().token.as_ref().is_some_and(|token| now < token.renewed);
         if !is_fresh {
-            GoogleToken::fetch(token);
+            GoogleToken::fetch(token, now);
         }
     }
 
@@ -115,31 +114,31 @@ impl GoogleToken {
     }
 
     /// Starts a fetch, unless one is under way or the last one was just now.
-    fn fetch(token: &Arc<GoogleToken>) {
+    fn fetch(token: &Arc<GoogleToken>, now: Instant) {
         let mut state = token.state();
-        if state.is_fetching || state.not_before.is_some_and(|time| Instant::now() < time) {
+        if state.is_fetching || state.not_before.is_some_and(|time| now < time) {
             return;
         }
         state.is_fetching = true;
         drop(state);
         let token = Arc::clone(token);
         tokio::spawn(async move {
-            let fetched = token.ask_in_time().await;
+            let fetched = token.ask_in_time(&mut None).await;
             token.fetched(fetched);
         });
     }
 
     /// Asks for a token, and discards it.
-    ///
-    /// # Errors
-    /// A sentence without a secret.
-    pub async fn check(&self) -> Result<(), String> {
-        let asked = self.ask_in_time().await;
-        asked.map(drop).map_err(|judgement| judgement.alarm.unwrap_or_else(|| "no answer".to_owned()))
+    pub async fn check(&self) -> Check {
+        let mut date = None;
+        let asked = self.ask_in_time(&mut date).await;
+        let why = |judgement: Judgement| judgement.alarm.unwrap_or_else(|| "no answer".to_owned());
+        Check { service: asked.map(drop).map_err(why), date }
     }
 
-    async fn ask_in_time(&self) -> Result<Token, Judgement> {
-        timeout(FETCH_TIME_MAX, self.ask()).await.unwrap_or_else(|_| Err(no_connection("timeout")))
+    /// Asks for a token; `date` becomes the clock of the server that answers.
+    async fn ask_in_time(&self, date: &mut Option<SystemTime>) -> Result<Token, Judgement> {
+        timeout(FETCH_TIME_MAX, self.ask(date)).await.unwrap_or_else(|_| Err(no_connection("timeout")))
     }
 
     fn fetched(&self, fetched: Result<Token, Judgement>) {
@@ -173,7 +172,7 @@ impl GoogleToken {
         self.fetches.send_modify(|fetches| *fetches += 1);
     }
 
-    async fn ask(&self) -> Result<Token, Judgement> {
+    async fn ask(&self, date: &mut Option<SystemTime>) -> Result<Token, Judgement> {
         let assertion = self.account.assertion(SystemTime::now()).ok_or_else(|| no_connection("no signature"))?;
         let body = format!("grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion={assertion}");
         let mut request = Request::new(body);
@@ -181,6 +180,7 @@ impl GoogleToken {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         let answer = self.client.send(&self.account.token_uri, request, |_| ANSWER_BYTES_MAX).await;
         let answer = answer.map_err(|error| no_connection(&no_secrets(&error)))?;
+        *date = date_of(answer.headers());
         let status = answer.status();
         if status.is_client_error() {
             let error: Refusal = serde_json::from_slice(answer.body()).unwrap_or_default();

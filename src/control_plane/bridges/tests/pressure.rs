@@ -1,6 +1,6 @@
 //! Bounds, breaker, guard and reload.
 
-use upstream::{Script, Service};
+use upstream::{PROJECT, Script, Service};
 
 use super::*;
 
@@ -136,6 +136,38 @@ async fn a_reload_keeps_guard_breaker_and_counters_of_profiles_that_stay() {
         "the breaker is still open: {outcome:?}"
     );
     assert_eq!(kit.upstream.state.count(Service::Fcm), before);
+}
+
+/// Guard and breaker were of the project before.
+#[tokio::test]
+async fn a_reload_to_another_project_starts_afresh_and_keeps_the_counters() {
+    let mut kit = Kit::start(&[]).await;
+    let project = |kit: &Kit, from: &str, to: &str| {
+        let file = kit.directory.path().join(FCM_CREDENTIALS);
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+        kit.queue.reload(kit.read(&[]).unwrap());
+    };
+    let (one, other) = (format!("\"{PROJECT}\""), "\"another-project\"");
+    kit.upstream.state.set(always("not_found"));
+    for _ in 0..49 {
+        assert_eq!(kit.send("device").await, BridgeOutcome::Doubted);
+    }
+    assert_eq!(kit.send("device").await, failed(BridgeFailure::Configuration));
+    project(&kit, &one, other);
+    assert_eq!(kit.send("device").await, BridgeOutcome::Doubted, "the guard was of the other project");
+    kit.profile(|profile| !profile.is_guard_active && profile.stats.errors.values().eq(&[51])).await;
+
+    project(&kit, other, &one);
+    kit.upstream.state.set(always("internal"));
+    while !matches!(kit.send("device").await, BridgeOutcome::Failed(BridgeFailure::Unavailable { retry_after: ..=12 }))
+    {
+        assert!(kit.upstream.state.count(Service::Fcm) < 120, "the breaker opens");
+    }
+    project(&kit, &one, other);
+    // The stand-in knows one project only.
+    assert_eq!(kit.send("device").await, BridgeOutcome::Doubted, "the breaker was of the other project");
 }
 
 #[tokio::test]

@@ -40,6 +40,10 @@ fn mark(registered: u64, at: u64) -> StoreOp {
     StoreOp::MarkRefused { uaid: uaid(1), registered: Clock(registered), at: UnixSeconds(at) }
 }
 
+fn clear(registered: u64) -> StoreOp {
+    StoreOp::ClearRefused { uaid: uaid(1), registered: Clock(registered) }
+}
+
 /// A publish answers the record, whatever its time to live, and writes nothing; other users are as before.
 pub(super) fn a_bridged_user_is_read_back_and_stores_nothing(hand: &mut BlockingStore) {
     for channel in [2, 3] {
@@ -124,6 +128,14 @@ pub(super) fn a_refusal_is_noted_once_for_its_token(hand: &mut BlockingStore) {
     assert_eq!(there(hand).seen, NOW, "a refusal is no registration");
     hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
     assert_eq!(bridge(hand), marked, "a refresh is none either");
+    hand.done(clear(9));
+    assert_eq!(bridge(hand), marked, "another token was taken");
+    hand.done(clear(10));
+    assert_eq!((bridge(hand), there(hand).seen), (Bridged { registered: Clock(11), ..*bridged(10) }, NOW));
+    hand.done(clear(10));
+    hand.done(clear(11));
+    assert_eq!(bridge(hand).registered, Clock(11), "nothing is noted");
+    assert!(matches!(hand.ask(drop_of(10)), Ok(StoreReply::Kept)), "the removal of the refused one comes late");
     hand.done(set(12));
     hand.done(mark(10, 73));
     assert_eq!(bridge(hand), *bridged(12), "the refusal of the old token comes late");
@@ -138,13 +150,14 @@ pub(super) fn only_the_user_of_this_token_is_dropped(hand: &mut BlockingStore) {
     hand.done(mark(10, 70));
     // The registration comes first, with the removal right behind it.
     let both = hand.ask_all(vec![set(11), drop_of(10)]);
-    assert!(both.iter().all(|answer| matches!(answer, Ok(StoreReply::Done))));
+    assert!(matches!(both[..], [Ok(StoreReply::Done), Ok(StoreReply::Kept)]), "{both:?}");
     assert_eq!((bridge(hand), there(hand).channels), (*bridged(11), vec![chid(2), chid(3)]));
-    hand.done(drop_of(12));
+    assert!(matches!(hand.ask(drop_of(12)), Ok(StoreReply::Kept)));
     assert!(matches!(publish(hand, message(1, 2, 20)), StoreReply::Bridged(_)));
     // A user of WebSocket is no bridged user.
     hand.register(2, 2);
-    hand.done(StoreOp::DropBridged { uaid: uaid(2), registered: Clock(0) });
+    let kept = hand.ask(StoreOp::DropBridged { uaid: uaid(2), registered: Clock(0) });
+    assert!(matches!(kept, Ok(StoreReply::Kept)), "{kept:?}");
     assert!(hand.user(uaid(2)).is_some());
     // The removal comes first: the registration finds nobody, and makes nobody.
     hand.done(save(&[message(1, 2, 5)]));

@@ -91,6 +91,7 @@ laws! {
     tries_stay_with_their_version,
     one_users_operations_keep_their_order,
     channels_are_bounded,
+    a_subscription_makes_no_user_and_replaces_no_key,
     a_user_is_located_with_one_channel,
     what_is_saved_between_two_pages_is_seen,
     a_bridged_user_is_read_back_and_stores_nothing,

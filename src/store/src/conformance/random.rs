@@ -20,7 +20,7 @@ use crate::model::Model;
 use crate::scylla;
 use crate::testing::patient;
 use crate::testing::sample::{
-    NOW, bridged, chid, contact, message, register, register_bridged, settle, stamp, uaid, update,
+    NOW, bridged, chid, contact, message, register, register_bridged, settle, stamp, subscribe, uaid, update,
 };
 
 /// An operation on two users with three channels and few stamps, so that they meet often.
@@ -40,6 +40,7 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
         1 => (1u8..3).prop_map(|user| StoreOp::LoadUser { uaid: uaid(user) }),
         1 => (1u8..3, 0u64..9).prop_map(|(user, s)| StoreOp::Touch { uaid: uaid(user), seen: UnixSeconds(NOW.0 - s) }),
         4 => (1u8..3, 1u8..4, 1u64..99).prop_map(|(user, channel, at)| register(user, channel, at)),
+        2 => (1u8..3, 1u8..4, 0u8..3, 1u64..99).prop_map(|(user, channel, key, at)| subscribe(user, channel, key, at)),
         1 => (1u8..3, 1u8..4, 1u64..99).prop_map(|(user, channel, at)| StoreOp::Unregister {
             uaid: uaid(user),
             chid: chid(channel),
@@ -59,6 +60,8 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
             registered: Clock(at),
             at: UnixSeconds(refused)
         }),
+        1 => (1u8..3, 1u64..6)
+            .prop_map(|(user, at)| StoreOp::ClearRefused { uaid: uaid(user), registered: Clock(at) }),
         1 => (1u8..3, 1u64..6)
             .prop_map(|(user, at)| StoreOp::DropBridged { uaid: uaid(user), registered: Clock(at) }),
         6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m), checked: false }),
@@ -196,6 +199,9 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
                 bridge.into_iter().for_each(|bridge| bridge.registered.0 += base);
                 StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence }
             }
+            StoreOp::Subscribe { uaid, chid, key, at } => {
+                StoreOp::Subscribe { uaid, chid, key, at: Clock(base + at.0) }
+            }
             StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: Clock(base + at.0) },
             StoreOp::DropUser { uaid } => {
                 base += 1_000_000;
@@ -207,6 +213,9 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
             }
             StoreOp::MarkRefused { uaid, registered, at } => {
                 StoreOp::MarkRefused { uaid, registered: Clock(base + registered.0), at }
+            }
+            StoreOp::ClearRefused { uaid, registered } => {
+                StoreOp::ClearRefused { uaid, registered: Clock(base + registered.0) }
             }
             StoreOp::DropBridged { uaid, registered } => {
                 let registered = Clock(base + registered.0);

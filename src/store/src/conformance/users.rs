@@ -10,7 +10,7 @@ use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 use super::BlockingStore;
 use super::blocking_store::Answer;
 use crate::RECORD_VERSION;
-use crate::testing::sample::{NOW, chid, message, register, save, settle, topical, uaid};
+use crate::testing::sample::{NOW, chid, message, register, save, settle, subscribe, topical, uaid};
 
 /// An acknowledged record is read back, whole.
 pub(super) fn acknowledged_is_read_back(hand: &mut BlockingStore) {
@@ -88,6 +88,32 @@ pub(super) fn what_comes_again_begins_empty(hand: &mut BlockingStore) {
     hand.publish(message(1, 3, 3_000_100));
     assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![3_000_100], vec![]));
     assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [chid(3)]);
+}
+
+/// A subscription makes no user, keeps the key of a channel, and says when it has another.
+pub(super) fn a_subscription_makes_no_user_and_replaces_no_key(hand: &mut BlockingStore) {
+    assert!(matches!(hand.ask(subscribe(1, 2, 7, 1)), Ok(StoreReply::NoSubscription)));
+    assert_eq!(hand.user(uaid(1)), None);
+    hand.register(1, 3);
+    for (channel, key) in [(2, 7), (5, 0)] {
+        hand.done(subscribe(1, channel, key, 10));
+        hand.done(subscribe(1, channel, key, 11));
+        for other in [0, 7, 8].into_iter().filter(|other| *other != key) {
+            let answer = hand.ask(subscribe(1, channel, other, 12));
+            assert!(matches!(answer, Ok(StoreReply::OtherKey)), "{channel} {other}: {answer:?}");
+        }
+    }
+    // One batch with the registration, and a channel of a register.
+    let both = hand.ask_all(vec![register(1, 4, 13), subscribe(1, 4, 4, 14), subscribe(1, 4, 7, 15)]);
+    assert!(matches!(both[..], [Ok(StoreReply::Done), Ok(StoreReply::Done), Ok(StoreReply::OtherKey)]), "{both:?}");
+    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [2, 3, 4, 5].map(chid));
+    hand.publish(message(1, 2, 20));
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(30) });
+    hand.done(subscribe(1, 2, 8, 31));
+    hand.done(StoreOp::DropUser { uaid: uaid(1) });
+    let answers = hand.ask_all(vec![subscribe(1, 2, 8, 32), subscribe(1, 6, 0, 33)]);
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::NoSubscription))), "{answers:?}");
+    assert_eq!(hand.user(uaid(1)), None);
 }
 
 /// A user has at most `CHANNELS_MAX` channels; they all come back.

@@ -15,7 +15,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use fjall::{OwnedWriteBatch, Slice};
-use machine::ids::{Chid, Clock, Stamp, Uaid};
+use machine::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use machine::message::TopicHolder;
 use machine::{StoreError, StoreOp, StoreReply};
 
@@ -110,6 +110,7 @@ impl<'a> Group<'a> {
             StoreOp::Register { uaid, chid, key, at, seen, contact, presence: _ } => {
                 self.register(uaid, (chid, key, at), seen, contact.as_deref())
             }
+            StoreOp::Subscribe { uaid, chid, key, at } => self.subscribe(uaid, (chid, key, at)),
             StoreOp::SetContact { uaid, contact, durable: _ } => self.set_contact(uaid, &contact),
             // No other node reads this directory.
             StoreOp::SetPresence { .. } | StoreOp::ClearPresence { .. } => Ok(StoreReply::Done),
@@ -120,6 +121,7 @@ impl<'a> Group<'a> {
             }
             StoreOp::SetBridge { uaid, bridge } => self.set_bridge(uaid, &bridge),
             StoreOp::MarkRefused { uaid, registered, at } => self.mark_refused(uaid, registered, at),
+            StoreOp::ClearRefused { uaid, registered } => self.clear_refused(uaid, registered),
             StoreOp::DropBridged { uaid, registered } => self.drop_bridged(uaid, registered),
             StoreOp::Publish { message, checked: _ } => self.publish(&message),
             StoreOp::Save { .. } if self.room >= Room::OnlyDeletes => self.refuse_full(),
@@ -213,6 +215,14 @@ impl<'a> Group<'a> {
         let registration = row.map(parse).transpose()?.map(|row| row.registration);
         self.channels.insert((uaid, chid), registration);
         Ok(registration)
+    }
+
+    /// The key of a channel that is registered, after the operations before.
+    fn channel_key(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<KeyDigest>, WriteError> {
+        self.write_out_for(uaid)?;
+        let row = self.db.channels.get(rows::channel_key(uaid, chid)).map_err(WriteError::Read)?;
+        let row = row.and_then(|row| ChannelRow::parse(&row)).ok_or(WriteError::Read(fjall::Error::Unrecoverable))?;
+        Ok(row.key)
     }
 
     /// Registers a channel that is not there; makes its user when there is none.

@@ -12,6 +12,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
         | StoreOp::Read { .. } => false,
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
         | StoreOp::SetContact { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }
@@ -19,6 +20,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
         | StoreOp::DropUser { .. }
         | StoreOp::SetBridge { .. }
         | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
         | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
@@ -31,7 +33,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
         StoreOp::Settle { durable, .. } | StoreOp::SetContact { durable, .. } => *durable,
-        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } => false,
+        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } | StoreOp::ClearRefused { .. } => false,
         other => is_write(other),
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         StoreOp::Locate { uaid, chid } => locate(db, *uaid, *chid),
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
         | StoreOp::SetContact { .. }
         | StoreOp::SetPresence { .. }
         | StoreOp::ClearPresence { .. }
@@ -52,6 +53,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         | StoreOp::DropUser { .. }
         | StoreOp::SetBridge { .. }
         | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
         | StoreOp::DropBridged { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }

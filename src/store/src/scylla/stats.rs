@@ -91,6 +91,7 @@ macro_rules! operations {
 operations! {
     LoadUser user_loads: "Users read for a shard.",
     Locate user_locates: "Users looked up for a POST, with its channel alone.",
+    Subscribe subscribes: "Channels added to users of the registration API.",
     Touch touches: "Refreshes of a user's expiry.",
     Register registers: "Channels registered.",
     SetContact contacts: "Changes of how a user is reached.",
@@ -100,6 +101,7 @@ operations! {
     DropUser drops: "Users dropped by request.",
     SetBridge bridges: "Changes of the device of a bridged user.",
     MarkRefused bridges_marked: "Devices of bridged users that were marked as refused.",
+    ClearRefused bridges_cleared: "Marks of devices that ended because their service took a notification.",
     DropBridged bridged_drops: "Bridged users dropped because their service refused the device.",
     Publish publishes: "Messages stored, or refused because there is no subscription.",
     Save saves: "Batches of unacked directs saved.",

@@ -37,6 +37,12 @@ pub fn register(user: u8, channel: u8, at: u64) -> StoreOp {
     }
 }
 
+/// A channel of a user that is there, with the key of this number; 0: none.
+pub fn subscribe(user: u8, channel: u8, key: u8, at: u64) -> StoreOp {
+    let key = (key > 0).then_some(KeyDigest([key; 32]));
+    StoreOp::Subscribe { uaid: uaid(user), chid: chid(channel), key, at: Clock(at) }
+}
+
 pub fn message(user: u8, channel: u8, clock: u64) -> Message {
     Message {
         uaid: uaid(user),

@@ -67,7 +67,7 @@ pub enum RegistrationAnswer {
     NoUser,
     /// 410 errno 106: the user has no such channel.
     NoChannel,
-    /// 409 errno 108: the user is registered in another way.
+    /// 409 errno 108: the user or the channel is registered in another way.
     Conflict,
     /// 400 errno 108: the user has `limits::CHANNELS_MAX` channels.
     Full,

@@ -133,6 +133,31 @@ fn the_end_of_an_old_token_never_removes_a_new_one() {
     sent(&mut mesh, 0, uaid);
 }
 
+/// Another node registers a new token between the read and the write of a removal.
+#[test]
+fn a_removal_that_a_registration_made_void_is_no_end_of_the_subscription() {
+    let mut mesh = Mesh::new(1);
+    let uaid = bridged_user(&mut mesh, 0);
+    let post = mesh.start_post(0, message(uaid));
+    mesh.run();
+    mesh.store.mode = Mode::Held;
+    mesh.answer_upstream(BridgeOutcome::Gone);
+    mesh.store.release_one();
+    mesh.run();
+    let had = mesh.store.contact_of(uaid).bridge.unwrap();
+    let registered = Clock(had.registered.0 + 60_000_000);
+    let bridge = Box::new(crate::upstream::Bridged { registered, token: "newer".into(), ..*had });
+    mesh.store.done(&StoreOp::SetBridge { uaid, bridge });
+    mesh.store.release();
+    mesh.run();
+    assert_eq!(mesh.answer_to(post), Some(Published::Unavailable));
+    assert!(is_there(&mesh, uaid));
+    assert_eq!(mesh.machines[0].stats().bridge_users_removed_refused, 0);
+    mesh.store.mode = Mode::Prompt;
+    sent(&mut mesh, 0, uaid);
+    assert!(mesh.machines[0].is_quiet());
+}
+
 #[test]
 fn a_removal_that_fails_is_tried_again_with_the_next_message() {
     let mut mesh = Mesh::new(1);

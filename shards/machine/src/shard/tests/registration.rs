@@ -171,15 +171,41 @@ fn an_update_that_wrote_nothing_is_no_success() {
 }
 
 #[test]
-fn a_channel_of_a_bridged_user_that_was_removed_makes_no_user_with_a_websocket() {
+fn a_channel_of_a_user_that_was_removed_makes_no_user() {
     let mut mesh = Mesh::new(1);
     let uaid = bridged_user(&mut mesh, 0);
     mesh.store.mode = Mode::Held;
-    mesh.start_registration(0, uaid, RegistrationCall::Subscribe(Ok(channel(OTHER))));
+    let asked = mesh.start_registration(0, uaid, RegistrationCall::Subscribe(Ok(channel(OTHER))));
     mesh.store.release_one();
     mesh.run();
     mesh.store.done(&StoreOp::DropUser { uaid });
     mesh.store.release();
     mesh.run();
-    assert!(mesh.store.channels_of(uaid).is_none() || token_of(&mesh, uaid).is_some());
+    assert_eq!(mesh.registration_said(asked), Some(RegistrationAnswer::NoUser));
+    assert_eq!(mesh.store.channels_of(uaid), None);
+}
+
+#[test]
+fn a_channel_keeps_its_key_and_another_one_is_a_conflict() {
+    use crate::ids::KeyDigest;
+    let mut mesh = Mesh::new(2);
+    let uaid = bridged_user(&mut mesh, 1);
+    let (one, two) = (Some(KeyDigest([1; 32])), Some(KeyDigest([2; 32])));
+    for shard in [0, 1] {
+        for (chid, key, registers) in [
+            (OTHER, one, true),
+            (OTHER, one, true),
+            (OTHER, two, false),
+            (OTHER, None, false),
+            (CHANNEL, None, true),
+            (CHANNEL, one, false),
+        ] {
+            let channel = NewChannel { chid, key };
+            let answer = mesh.registration(shard, uaid, RegistrationCall::Subscribe(Ok(channel)));
+            let registered = RegistrationAnswer::Registered { uaid, channel };
+            assert_eq!(answer, if registers { registered } else { RegistrationAnswer::Conflict }, "{channel:?}");
+        }
+    }
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL, OTHER]));
+    assert!(mesh.machines.iter().all(ShardMachine::is_quiet));
 }

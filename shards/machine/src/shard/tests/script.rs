@@ -153,7 +153,7 @@ fn kind(op: &StoreOp) -> &'static str {
     match op {
         StoreOp::LoadUser { .. } | StoreOp::Locate { .. } => "load",
         StoreOp::Touch { .. } => "touch",
-        StoreOp::Register { .. } => "register",
+        StoreOp::Register { .. } | StoreOp::Subscribe { .. } => "register",
         StoreOp::SetPresence { .. } => "enter",
         StoreOp::ClearPresence { .. } => "clear",
         StoreOp::SetContact { .. } => "contact",
@@ -161,6 +161,7 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::DropUser { .. } => "drop",
         StoreOp::SetBridge { .. } => "set bridge",
         StoreOp::MarkRefused { .. } => "mark refused",
+        StoreOp::ClearRefused { .. } => "clear refused",
         StoreOp::DropBridged { .. } => "drop bridged",
         StoreOp::Publish { .. } => "publish",
         StoreOp::Save { .. } => "save",

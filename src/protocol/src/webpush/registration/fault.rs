@@ -16,7 +16,7 @@ pub enum RegistrationFault {
     App,
     /// The secret of a registered user is missing or wrong.
     Secret,
-    /// The user is registered in another way.
+    /// The user or the channel is registered in another way: another kind of device, or another key.
     Conflict,
     /// The user has `limits::CHANNELS_MAX` channels.
     Full,
@@ -40,7 +40,7 @@ impl RegistrationFault {
             RegistrationFault::Aps => (400, Some(108), "Invalid aps"),
             RegistrationFault::App => (400, Some(106), "Unknown app"),
             RegistrationFault::Secret => (401, Some(109), "Missing or wrong secret"),
-            RegistrationFault::Conflict => (409, Some(108), "The user is registered in another way"),
+            RegistrationFault::Conflict => (409, Some(108), "Already registered in another way"),
             RegistrationFault::Full => (400, Some(108), "Too many channels"),
             RegistrationFault::Path => (404, Some(102), "Not found"),
             RegistrationFault::Method => (405, Some(108), "Method not allowed"),

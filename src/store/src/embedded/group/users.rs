@@ -57,6 +57,21 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
+    /// Adds a channel to a user that is there, if it is not registered with another key.
+    pub(super) fn subscribe(
+        &mut self,
+        uaid: Uaid,
+        channel: (Chid, Option<KeyDigest>, Clock),
+    ) -> Result<StoreReply, WriteError> {
+        let (chid, key, _) = channel;
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::NoSubscription) };
+        let seen = record.seen();
+        if self.registration(uaid, chid)?.is_some() && self.channel_key(uaid, chid)? != key {
+            return Ok(StoreReply::OtherKey);
+        }
+        self.register(uaid, channel, seen, None)
+    }
+
     pub(super) fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, WriteError> {
         self.stats.store_contacts += 1;
         if self.user(uaid)?.is_some() {
@@ -117,11 +132,20 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
+    pub(super) fn clear_refused(&mut self, uaid: Uaid, registered: Clock) -> Result<StoreReply, WriteError> {
+        self.stats.store_contacts += 1;
+        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
+        if let Some(bridge) = there.filter(|bridge| bridge.registered == registered && bridge.refused.is_some()) {
+            self.change(uaid, |record| record.set_bridge(&bridge.taken()));
+        }
+        Ok(StoreReply::Done)
+    }
+
     /// Drops a user whose bridge is exactly this one.
     pub(super) fn drop_bridged(&mut self, uaid: Uaid, registered: Clock) -> Result<StoreReply, WriteError> {
-        let there = self.user(uaid)?.as_ref().and_then(Record::bridge);
-        if there.is_none_or(|bridge| bridge.registered != registered) {
-            return Ok(StoreReply::Done);
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        if record.bridge().is_none_or(|bridge| bridge.registered != registered) {
+            return Ok(StoreReply::Kept);
         }
         self.stats.store_drops += 1;
         self.drop_user(uaid)

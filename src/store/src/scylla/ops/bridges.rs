@@ -1,9 +1,10 @@
 //! Operations on the record of a bridged user.
 //!
 //! Two nodes may change one user at the same time: a registration of a new token here, the removal of the old one
-//! there. Each delete has exactly the timestamp of the row that was read, and a registration writes every row of the
-//! user two microseconds later than it was: the rows that it wrote stand beside a removal that read the old ones
-//! (docs/decisions/0032-bridged-records.md).
+//! there. A delete is one microsecond later than the row that was read, and a registration writes every row of the user
+//! two microseconds later than it was: the rows that it wrote stand beside a removal that read the old ones. Each of
+//! them first writes and then reads, so that at least one sees the other: a removal is not said to have taken effect
+//! while a registration can still bring the user back (docs/decisions/0032-bridged-records.md).
 
 use machine::StoreReply;
 use machine::ids::{Clock, Uaid};
@@ -37,19 +38,32 @@ pub(in super::super) async fn replace(
     bridge: &Bridged,
 ) -> Answer {
     let rows = read_timed(hand, uaid).await?;
-    let Some((_, there, seen)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
+    let Some((_, there, _)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
     if !bridge.is_newer_than(&there) {
         return Ok(StoreReply::Done);
     }
-    let mut newest = rows::micros(dropped_at.max(bridge.registered));
-    let mut changes = Vec::with_capacity(rows.len() + 1);
+    let latest = rows.iter().map(|row| row.at.saturating_add(COPY_US)).max().unwrap_or_default();
+    let at = Clock(latest.max(rows::micros(dropped_at.max(bridge.registered))).unsigned_abs());
+    let first = [users::user_clock(at), users::put(family::BRIDGE, Vec::new(), rows::bridge(bridge), at)];
+    hand.change(&uaid, &first).await?;
+    let rows = read_timed(hand, uaid).await?;
+    match bridged(hand, &rows)? {
+        Some((_, _, seen)) => hand.change(&uaid, &copies(rows, seen.max(bridge.seen()))).await?,
+        None => users::delete(hand, uaid, rows).await?,
+    }
+    Ok(StoreReply::Done)
+}
+
+/// Copies of the rows of a bridged user, each later than it was, but of its bridge.
+fn copies(rows: Vec<TimedRow>, seen: UnixSeconds) -> Vec<Change> {
+    let (mut newest, mut changes) = (0, Vec::with_capacity(rows.len()));
     for TimedRow { family, key, mut value, at } in rows {
         let at = at.saturating_add(COPY_US);
         match family {
             family::BRIDGE | family::LOW_WATER | family::PRESENCE => continue,
             family::RECORD => {
                 if let Some((version, _)) = rows::parse_record(&value) {
-                    value = rows::record(version, seen.max(bridge.seen()));
+                    value = rows::record(version, seen);
                 }
             }
             family::USER_CLOCK => {
@@ -63,20 +77,24 @@ pub(in super::super) async fn replace(
             changes.push(Change::UserPut { family, key, value, at, ttl: USER_TTL });
         }
     }
-    let at = Clock(newest.unsigned_abs());
-    let first = [users::user_clock(at), users::put(family::BRIDGE, Vec::new(), rows::bridge(bridge), at)];
-    changes.splice(..0, first);
-    hand.change(&uaid, &changes).await?;
-    Ok(StoreReply::Done)
+    // First, so that the record is in the first batch of many.
+    changes.insert(0, users::user_clock(Clock(newest.unsigned_abs())));
+    changes
 }
 
-/// One microsecond later than the record that was read, so that a registration at the same time wins. The row lives as
-/// long as the user would without it.
-pub(super) async fn mark(hand: &StatementContext<'_>, uaid: Uaid, registered: Clock, refused: UnixSeconds) -> Answer {
+/// Notes a refusal, or ends the note, one microsecond later than the record that was read, so that a registration or a
+/// removal at the same time wins. The row lives as long as the user would without it.
+pub(super) async fn mark(
+    hand: &StatementContext<'_>,
+    uaid: Uaid,
+    registered: Clock,
+    refused: Option<UnixSeconds>,
+) -> Answer {
     let rows = read_timed(hand, uaid).await?;
     let Some((at, there, seen)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
-    if there.registered == registered && there.refused.is_none() {
-        let value = rows::bridge(&Bridged { refused: Some(refused), ..there });
+    if there.registered == registered && there.refused.is_none() == refused.is_some() {
+        let changed = if refused.is_some() { Bridged { refused, ..there } } else { there.taken() };
+        let value = rows::bridge(&changed);
         let ttl = hand.client.ttl(UnixSeconds(seen.0.saturating_add(IDLE_SECONDS_MAX)));
         let at = at.saturating_add(1);
         hand.change(&uaid, &[Change::UserPut { family: family::BRIDGE, key: Vec::new(), value, at, ttl }]).await?;
@@ -84,18 +102,25 @@ pub(super) async fn mark(hand: &StatementContext<'_>, uaid: Uaid, registered: Cl
     Ok(StoreReply::Done)
 }
 
-/// Each row goes in exactly the version that was read.
+/// Each row goes in the version that was read, and in the one that a refresh at the same time makes of it. What a
+/// subscription on another node has written meanwhile goes behind that.
 pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, registered: Clock) -> Answer {
     let rows = read_timed(hand, uaid).await?;
-    let Some((_, there, _)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
-    if there.registered != registered {
+    if !users::has(&rows, family::RECORD) {
         return Ok(StoreReply::Done);
     }
+    if bridged(hand, &rows)?.is_none_or(|(_, there, _)| there.registered != registered) {
+        return Ok(StoreReply::Kept);
+    }
+    let rows: Vec<_> = rows.into_iter().map(|row| TimedRow { at: row.at.saturating_add(1), ..row }).collect();
     let newest = rows.iter().map(|row| row.at).max().unwrap_or_default();
-    let gone = |TimedRow { family, key, at, .. }| Change::UserDelete { family, key, at };
-    let deletes: Vec<_> = rows.into_iter().map(gone).collect();
-    hand.change(&uaid, &deletes).await?;
+    users::delete(hand, uaid, rows).await?;
     known.change(uaid, |user| *user = CachedUser::dropped(Clock(newest.unsigned_abs())));
+    let behind = read_timed(hand, uaid).await?;
+    if users::has(&behind, family::RECORD) || users::has(&behind, family::BRIDGE) {
+        return Ok(StoreReply::Kept);
+    }
+    users::delete(hand, uaid, behind).await?;
     // A bridged user has no messages, but what a ledger of another time may have saved.
     let mut saved: Option<i64> = None;
     users::for_each_message(hand, uaid, |_, at| saved = saved.max(Some(at))).await?;

@@ -1,6 +1,6 @@
 //! Operations on the table `user`.
 
-use machine::ids::{Chid, Clock, Uaid};
+use machine::ids::{Chid, Clock, KeyDigest, Uaid};
 use machine::limits;
 use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
@@ -116,13 +116,8 @@ pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op:
         unreachable!("only a register is handed over");
     };
     let (uaid, chid) = (*uaid, *chid);
-    let counted = known.get(uaid, |user| user.channels).flatten();
-    let part = match counted {
-        Some(_) => check(hand, uaid, chid).await?,
-        None => read_user(hand, known, uaid).await?,
-    };
+    let (part, channels) = counted(hand, known, uaid, chid).await?;
     let there = part.has_channel(chid);
-    let channels = counted.unwrap_or(part.channels.len());
     if channels >= limits::CHANNELS_MAX && !there {
         return Err(StoreError::Full);
     }
@@ -150,6 +145,57 @@ pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op:
         user.channels = Some(channels + usize::from(!there));
     });
     Ok(StoreReply::Done)
+}
+
+/// Adds a channel to a user that is there. A removal on another node may have read the user before this write: so the
+/// user is read once more behind it, and the rows of a user that is no more go in exactly the versions written here.
+pub(super) async fn subscribe(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+    (chid, key): (Chid, Option<KeyDigest>),
+    at: Clock,
+) -> Answer {
+    let (part, channels) = counted(hand, known, uaid, chid).await?;
+    if part.record.is_none() {
+        return Ok(StoreReply::NoSubscription);
+    }
+    if let Some(there) = part.channels.iter().find(|channel| channel.chid == chid) {
+        return Ok(if there.key == key { StoreReply::Done } else { StoreReply::OtherKey });
+    }
+    if channels >= limits::CHANNELS_MAX {
+        return Err(StoreError::Full);
+    }
+    let at = later(known, uaid, &part, at);
+    let channel = put(family::CHANNEL, chid.0.to_vec(), rows::channel(at, key.as_ref()), at);
+    hand.change(&uaid, &[user_clock(at), channel]).await?;
+    if check(hand, uaid, chid).await?.record.is_none() {
+        known.change(uaid, |user| *user = CachedUser::dropped(at.max(user.dropped_at)));
+        let gone = |family, key| Change::UserDelete { family, key, at: micros(at) };
+        let rows = [gone(family::USER_CLOCK, Vec::new()), gone(family::CHANNEL, chid.0.to_vec())];
+        hand.change(&uaid, &rows).await?;
+        return Ok(StoreReply::NoSubscription);
+    }
+    known.change(uaid, |user| {
+        user.is_there(part.low_water);
+        user.channels = Some(channels + 1);
+    });
+    Ok(StoreReply::Done)
+}
+
+/// Reads a user with at least this channel, and returns the number of its channels beside it.
+async fn counted(
+    hand: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+    chid: Chid,
+) -> Result<(UserPart, usize), Failed> {
+    if let Some(channels) = known.get(uaid, |user| user.channels).flatten() {
+        return Ok((check(hand, uaid, chid).await?, channels));
+    }
+    let part = read_user(hand, known, uaid).await?;
+    let channels = part.channels.len();
+    Ok((part, channels))
 }
 
 /// The contact comes from a hello, which has no clock of its own.
@@ -218,7 +264,25 @@ pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: U
     hand.send(Statement::UserDrop, &(at, rows::uaid(&uaid))).await?;
     hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
     known.change(uaid, |user| *user = CachedUser::dropped(Clock(at.unsigned_abs())));
+    // A subscription or registration on another node, which has read the user before, may have written later rows.
+    let mut behind = read_timed(hand, uaid).await?;
+    if !has(&behind, family::RECORD) {
+        behind.retain(|row| row.family != family::PRESENCE);
+        delete(hand, uaid, behind).await?;
+    }
     Ok(StoreReply::Done)
+}
+
+/// Deletes rows of a user, in exactly these versions.
+pub(super) async fn delete(hand: &StatementContext<'_>, uaid: Uaid, rows: Vec<TimedRow>) -> Result<(), Failed> {
+    let gone = |TimedRow { family, key, at, .. }| Change::UserDelete { family, key, at };
+    let deletes: Vec<_> = rows.into_iter().map(gone).collect();
+    hand.change(&uaid, &deletes).await
+}
+
+/// Returns true if there is a row of this family.
+pub(super) fn has(rows: &[TimedRow], family: i8) -> bool {
+    rows.iter().any(|row| row.family == family)
 }
 
 /// Low water of a user, as remembered, else as read; `None` when there is no such user.

@@ -74,6 +74,7 @@ impl Apart {
                 | StoreOp::Locate { uaid, .. }
                 | StoreOp::Touch { uaid, .. }
                 | StoreOp::Register { uaid, .. }
+                | StoreOp::Subscribe { uaid, .. }
                 | StoreOp::SetContact { uaid, .. }
                 | StoreOp::SetPresence { uaid, .. }
                 | StoreOp::ClearPresence { uaid, .. }
@@ -81,6 +82,7 @@ impl Apart {
                 | StoreOp::DropUser { uaid }
                 | StoreOp::SetBridge { uaid, .. }
                 | StoreOp::MarkRefused { uaid, .. }
+                | StoreOp::ClearRefused { uaid, .. }
                 | StoreOp::DropBridged { uaid, .. }
                 | StoreOp::Topics { uaid, .. }
                 | StoreOp::Messages { uaid, .. }) = &mut other

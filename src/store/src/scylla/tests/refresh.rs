@@ -57,7 +57,7 @@ impl<'a> Bare<'a> {
     }
 
     /// The remaining seconds of each row of a user.
-    fn ttls(&self, user: &str) -> Vec<i32> {
+    pub(super) fn ttls(&self, user: &str) -> Vec<i32> {
         self.ttls_at(user, Consistency::Quorum)
     }
 
