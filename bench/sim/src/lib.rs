@@ -7,6 +7,7 @@
 
 mod agents;
 mod bodies;
+mod bridges;
 mod quiesce;
 mod checks;
 mod clocks;

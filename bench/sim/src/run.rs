@@ -11,6 +11,7 @@ use machine::placement::Placement;
 use crate::agents::Agent;
 use crate::app_servers::AppServer;
 use crate::bodies::Bodies;
+use crate::bridges::{Bridges, BrokenRule};
 use crate::cluster::{Breakage, Cluster};
 use crate::coverage::CoverageMarks;
 use crate::oracle::Oracle;
@@ -34,14 +35,16 @@ pub struct Options {
     pub cluster: bool,
     /// With `cluster`: worlds of other plans, each of which presses on one rule that common worlds seldom reach.
     pub rare: bool,
+    /// Users of mobile bridges, instead of users with WebSockets. Not with `cluster`.
+    pub bridges: bool,
 }
 
 /// A seed whose world broke a promise. Its display ends with the command that replays it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
-    pub cluster: bool,
-    pub rare: bool,
+    /// Options that name the kind of its world, each with a blank behind it.
+    pub kind: &'static str,
     /// Inputs that machines had been given.
     pub steps: u64,
     /// The promise that was broken, in words.
@@ -57,12 +60,7 @@ impl fmt::Display for Failure {
         }
         writeln!(f, "seed {} at step {}: {}", self.seed, self.steps, self.what)?;
         let end = self.seed.saturating_add(1);
-        let cluster = match (self.cluster, self.rare) {
-            (true, true) => "--cluster --rare ",
-            (true, false) => "--cluster ",
-            (false, _) => "",
-        };
-        write!(f, "replay: murre-bench sim {cluster}--seeds {}..{end}", self.seed)
+        write!(f, "replay: murre-bench sim {}--seeds {}..{end}", self.kind, self.seed)
     }
 }
 
@@ -115,7 +113,21 @@ pub fn run(seeds: Range<u64>, options: &Options) -> Report {
 
 /// Runs one seed. An assertion of the machine is a failure like any other where panics unwind.
 pub fn run_seed(seed: u64, options: &Options) -> Result<Trace, Failure> {
-    if options.cluster { run_cluster(seed, options, None) } else { run_world(seed, options, None) }
+    match (options.bridges, options.cluster) {
+        (true, _) => run_bridges(seed, options, None),
+        (false, true) => run_cluster(seed, options, None),
+        (false, false) => run_world(seed, options, None),
+    }
+}
+
+/// Runs one seed of bridged users, perhaps with a rule broken on purpose.
+pub(crate) fn run_bridges(seed: u64, options: &Options, broken: Option<BrokenRule>) -> Result<Trace, Failure> {
+    if cfg!(panic = "abort") {
+        name_seed_on_panic(seed);
+    }
+    let mut world = Bridges::new(seed, options.lines, broken);
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    over(seed, "--bridges ", world.steps, ended, (world.recorder, world.marks))
 }
 
 /// Runs one seed of a cluster, perhaps with a rule broken on purpose.
@@ -125,7 +137,8 @@ pub(crate) fn run_cluster(seed: u64, options: &Options, breakage: Option<Breakag
     }
     let mut world = Cluster::new(seed, (options.rare, options.lines), breakage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    over(seed, (true, options.rare), world.steps, ended, (world.recorder, world.marks))
+    let kind = if options.rare { "--cluster --rare " } else { "--cluster " };
+    over(seed, kind, world.steps, ended, (world.recorder, world.marks))
 }
 
 /// Runs one seed, perhaps with a law broken on purpose.
@@ -135,13 +148,13 @@ pub(crate) fn run_world(seed: u64, options: &Options, sabotage: Option<Sabotage>
     }
     let mut world = World::new(seed, options, sabotage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    over(seed, (false, false), world.steps, ended, (world.recorder, world.marks))
+    over(seed, "", world.steps, ended, (world.recorder, world.marks))
 }
 
-/// The result of a world, named by its seed and its kind: `cluster` and `rare` of the options.
+/// The result of a world, named by its seed and its kind.
 fn over(
     seed: u64,
-    (cluster, rare): (bool, bool),
+    kind: &'static str,
     steps: u64,
     ended: std::thread::Result<Verdict>,
     (mut recorder, marks): (Recorder, CoverageMarks),
@@ -152,7 +165,7 @@ fn over(
         Ok(Err(what)) => what,
         Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
     };
-    Err(Failure { seed, cluster, rare, steps, what, lines })
+    Err(Failure { seed, kind, steps, what, lines })
 }
 
 /// Makes a process that a panic ends name the seed in its last words.

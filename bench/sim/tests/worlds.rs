@@ -51,6 +51,49 @@ fn no_rare_situation_is_missing_from_two_hundred_rare_clusters() {
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
+#[test]
+fn no_situation_of_bridged_users_is_missing_from_five_hundred_worlds() {
+    let report = run(0..500, &Options { bridges: true, ..Options::default() });
+    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let missing: Vec<&str> = OF_BRIDGES.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+/// Situations that five hundred worlds of bridged users must have seen.
+const OF_BRIDGES: &[&str] = &[
+    "call: no channel",
+    "call: no user",
+    "call: unavailable",
+    "guard: active",
+    "machine.upstream_calls_shed",
+    "machine.upstream_replies_stale",
+    "node: clock set",
+    "node: killed",
+    "node: shard stalls",
+    "node: stopped in order",
+    "post: 201",
+    "post: 410",
+    "post: 503",
+    "post: not bridged",
+    "post: refused",
+    "service: answered twice",
+    "service: doubted",
+    "service: doubted, guarded",
+    "service: failed",
+    "service: gone",
+    "service: sent",
+    "store: failed after success",
+    "store: failed without effect",
+    "store: landed late",
+    "user: mark cleared",
+    "user: marked",
+    "user: other device",
+    "user: removed as asked",
+    "user: removed as gone",
+    "user: removed as refused twice",
+];
+
 /// Situations that two hundred rare clusters must have seen.
 const OF_RARE: &[&str] = &[
     "agent: flickers",

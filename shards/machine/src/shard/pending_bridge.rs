@@ -1,6 +1,7 @@
 //! State of calls about bridged users: at their service, and at storage.
 
 use crate::ids::{Chid, Clock, ConnId, Uaid};
+use crate::upstream::Bridged;
 
 use super::command::{NewChannel, Published, RegistrationAnswer, RegistrationCall};
 use super::components::requests::ReplyTo;
@@ -36,9 +37,10 @@ pub(super) enum RegistrationStep {
     /// The write of a channel.
     Register(NewChannel),
     Unregister(Chid),
-    /// The write of this version of the record.
-    Update(Clock),
-    /// The read behind it: a write that finds no user, or a newer record, changes nothing.
-    Updated(Clock),
+    /// The write of this record.
+    Update(Box<Bridged>),
+    /// The read behind it: a write that finds no user, or a record that is as new, changes nothing. Two nodes whose
+    /// clocks are behind that of the user give their records one version.
+    Updated(Box<Bridged>),
     Remove,
 }

@@ -95,13 +95,13 @@ impl ShardMachine {
                 self.end_receipts_of_user(uaid);
                 RegistrationAnswer::Done
             }
-            (RegistrationStep::Update(version), Ok(_)) => {
-                let next = RegistrationStep::Updated(version);
+            (RegistrationStep::Update(written), Ok(_)) => {
+                let next = RegistrationStep::Updated(written);
                 return self.submit_registration(cx, reply_to, uaid, next, StoreOp::LoadUser { uaid });
             }
-            (RegistrationStep::Updated(version), Ok(reply)) => match reply.user().map(|user| user.contact.bridge) {
+            (RegistrationStep::Updated(written), Ok(reply)) => match reply.user().map(|user| user.contact.bridge) {
                 None => RegistrationAnswer::NoUser,
-                Some(Some(bridge)) if bridge.registered == version => RegistrationAnswer::Done,
+                Some(Some(bridge)) if bridge.is_device_of(&written) => RegistrationAnswer::Done,
                 // Another registration came first: a new try decides.
                 Some(_) => RegistrationAnswer::Unavailable,
             },
@@ -150,7 +150,7 @@ impl ShardMachine {
             RegistrationCall::Update(Ok(device)) => {
                 self.touch_registered(cx, uaid);
                 if let Some(bridge) = self.bridged(cx, device) {
-                    let next = RegistrationStep::Update(bridge.registered);
+                    let next = RegistrationStep::Update(bridge.clone());
                     let op = StoreOp::SetBridge { uaid, bridge };
                     return self.submit_registration(cx, reply_to, uaid, next, op);
                 }

@@ -170,6 +170,26 @@ fn an_update_that_wrote_nothing_is_no_success() {
     }
 }
 
+/// Two nodes whose clocks are behind that of the user: both read it before either writes, and their records have one
+/// version.
+#[test]
+fn of_two_updates_with_one_version_only_that_in_storage_is_a_success() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = bridged_user(&mut mesh, 0);
+    let had = mesh.store.contact_of(uaid).bridge.unwrap();
+    let registered = Clock(had.registered.0 + 10_000_000);
+    let bridge = Box::new(crate::upstream::Bridged { registered, ..*had });
+    mesh.store.done(&StoreOp::SetBridge { uaid, bridge });
+    mesh.store.mode = Mode::Held;
+    let update = |token| RegistrationCall::Update(Ok(Some(device(token))));
+    let asked = [(0, "first"), (1, "second")].map(|(node, token)| mesh.start_registration(node, uaid, update(token)));
+    mesh.store.release();
+    mesh.run();
+    let said = asked.map(|asked| mesh.registration_said(asked));
+    assert_eq!(said, [Some(RegistrationAnswer::Done), Some(RegistrationAnswer::Unavailable)]);
+    assert_eq!(token_of(&mesh, uaid).unwrap(), "first");
+}
+
 #[test]
 fn a_channel_of_a_user_that_was_removed_makes_no_user() {
     let mut mesh = Mesh::new(1);

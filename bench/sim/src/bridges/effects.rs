@@ -1,0 +1,46 @@
+//! Effects of a machine, carried out in the simulated world.
+
+use machine::{Effect, Mail};
+use shards::mailbox::Lane;
+
+use super::world::Bridges;
+use crate::world::Verdict;
+
+impl Bridges {
+    pub(super) fn carry_out(&mut self, n: usize, s: usize, effect: Effect) -> Verdict {
+        self.log(Some(n), format_args!("{s} -> {effect:?}"));
+        match effect {
+            Effect::Ready(_) => Ok(()),
+            Effect::Emit(conn, event) => self.answered((n, s, conn.slot), event),
+            Effect::Mail(to, mail) => {
+                let lane = match &mail {
+                    Mail::Request { .. } => Lane::Requests,
+                    Mail::Reply { .. } => Lane::Replies,
+                    Mail::Arrive(_) | Mail::Stayed(_) => Lane::Arrivals,
+                };
+                self.nodes[n].shards[usize::from(to.0)].lanes[lane as usize].push_back(mail);
+                Ok(())
+            }
+            Effect::Store(ticket, op) => {
+                self.submit((n, s), ticket, op);
+                Ok(())
+            }
+            Effect::Upstream(ticket, op) => self.call((n, s), ticket, op),
+            Effect::ClockFloor(clock) => {
+                self.nodes[n].floor = self.nodes[n].floor.max(clock);
+                Ok(())
+            }
+            Effect::Drained => {
+                self.nodes[n].shards[s].drained = true;
+                Ok(())
+            }
+            Effect::Close(..)
+            | Effect::Move { .. }
+            | Effect::Feed(..)
+            | Effect::Peer(..)
+            | Effect::LedgerAppend(..)
+            | Effect::LedgerDead(_)
+            | Effect::Wake(_) => Err("nobody has a session, and a machine behaves as if somebody had".to_owned()),
+        }
+    }
+}
