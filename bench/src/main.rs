@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
 use murre::node::HostClock;
 use murre_bench::scenario::{
-    backlog, churn, crash, drill, hold, kills, mixed, ping, push, sim, statements, store, storm,
+    backlog, bridged, churn, crash, drill, hold, kills, mixed, ping, push, sim, statements, store, storm,
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference};
 
@@ -27,6 +27,8 @@ enum Command {
     Hold(hold::Options),
     /// Push direct notifications and say what each costs.
     Push(push::Options),
+    /// Notify phones through a bridge to a stand-in of FCM or APNs and say what each costs.
+    Bridged(bridged::Options),
     /// Store messages for users who are away, then let them come and get them.
     Store(store::Options),
     /// Count the statements that each operation costs a shared store.
@@ -98,10 +100,19 @@ fn serve_ahead(ahead: ServeAhead) -> ExitCode {
 
 /// The others end at once, as any program does.
 fn looks_for_interrupts(command: &Command) -> bool {
-    use Command::{Backlog, Churn, Hold, Mixed, Ping, Push, Statements, Store, Storm};
+    use Command::{Backlog, Bridged, Churn, Hold, Mixed, Ping, Push, Statements, Store, Storm};
     matches!(
         command,
-        Hold(_) | Push(_) | Store(_) | Statements(_) | Storm(_) | Churn(_) | Mixed(_) | Ping(_) | Backlog(_)
+        Hold(_)
+            | Push(_)
+            | Bridged(_)
+            | Store(_)
+            | Statements(_)
+            | Storm(_)
+            | Churn(_)
+            | Mixed(_)
+            | Ping(_)
+            | Backlog(_)
     )
 }
 
@@ -115,6 +126,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Hold(options) => hold::run(&options),
         Command::Push(options) => push::run(&options),
+        Command::Bridged(options) => bridged::run(&options),
         Command::Store(options) => store::run(&options),
         Command::Statements(options) => statements::run(&options),
         Command::Storm(options) => storm::run(&options),

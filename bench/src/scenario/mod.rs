@@ -14,6 +14,8 @@ pub mod hold;
 
 pub mod push;
 
+pub mod bridged;
+
 pub mod store;
 
 pub mod statements;
