@@ -78,9 +78,6 @@ impl Cluster {
         if let StoreOp::Settle { low_water: Some(low_water), .. } = op {
             self.vouches(node, low_water)?;
         }
-        if matches!(op, StoreOp::Settle { .. }) {
-            self.held_up.remove(&(self.nodes[node].id.boot, op.uaid()));
-        }
         self.works.push(Work { node, shard, ticket, op, ready_at, gives_up_at, behind: self.behind });
         Ok(())
     }
@@ -145,9 +142,6 @@ impl Cluster {
             }
         };
         self.settle_failed |= settles && result.is_err();
-        if result.is_err() {
-            self.held_up.insert((self.nodes[node].id.boot, uaid));
-        }
         let below = if let (Behind::Write(Some(stamp)), Ok(StoreReply::User(Some(_)))) = (behind, &result) {
             let covers = |user: &User| stamp.clock <= user.low_water;
             self.store.user(uaid).is_some_and(covers).then_some(stamp)

@@ -224,18 +224,17 @@ impl Cluster {
         }
     }
 
-    /// Returns true if deletes of a user are on their way from this run to storage. They may wait in the run behind an
-    /// operation of that user that failed and is tried again.
+    /// Returns true if deletes of a user are on their way from this run to storage. They wait in the run behind each
+    /// operation of that user that is tried again, also one that was put off once more when an earlier delete went.
     fn settles(&self, run: u64, uaid: Uaid) -> bool {
-        if self.held_up.contains(&(run, uaid)) {
-            return true;
-        }
-        let of_run = |node: usize| self.nodes[node].id.boot == run;
+        let Some(node) = self.nodes.iter().position(|node| node.id.boot == run) else { return false };
         let asks =
-            |work: &Work| of_run(work.node) && matches!(work.op, StoreOp::Settle { .. }) && work.op.uaid() == uaid;
+            |work: &Work| work.node == node && matches!(work.op, StoreOp::Settle { .. }) && work.op.uaid() == uaid;
         // The next are sent when this is answered.
-        let answered = |reply: &Reply| of_run(reply.node) && reply.settles && reply.uaid == uaid;
-        self.works.iter().any(asks) || self.replies.iter().any(answered)
+        let answered = |reply: &Reply| reply.node == node && reply.settles && reply.uaid == uaid;
+        self.nodes[node].shards.iter().any(|shard| shard.machine.defers(uaid))
+            || self.works.iter().any(asks)
+            || self.replies.iter().any(answered)
     }
 
     /// Returns true if a message that was acked may be sent once more by this run.
@@ -389,5 +388,97 @@ impl Cluster {
                 self.marks.hit(self.ended(post).unwrap_or("fate: replaced by topic"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::message::Urgency;
+    use machine::placement::Placement;
+    use machine::{AckUpdate, Command, SessionCommand};
+
+    use super::*;
+    use crate::cluster::plan::{Faults, Plan, Press};
+    use crate::cluster::world::ClusterEvent;
+    use crate::process::PLACEMENT_KEY;
+
+    const SECOND: u64 = 1_000_000_000;
+    const CHID: Chid = Chid([1; 16]);
+
+    /// One node on which nothing fails, and one user agent.
+    fn calm_cluster() -> Cluster {
+        let mut cluster = Cluster::new(0, (false, false), None);
+        let sizes =
+            Plan { nodes: 1, shards: 1, window: 8, durable: false, delay: 0, skew_us: 0, ..cluster.plan.clone() };
+        cluster.plan = Plan { faults: Faults::default(), press: Press::default(), minimums: 0, ..sizes };
+        cluster.placement = Placement::new(PLACEMENT_KEY, 1);
+        cluster.add_node(0).expect("the node boots");
+        cluster
+    }
+
+    /// Lets everything happen that this admits.
+    fn happens(cluster: &mut Cluster, admits: impl Fn(&ClusterEvent) -> bool) {
+        while let Some(next) = cluster.enabled().into_iter().find(&admits) {
+            cluster.happen(next).expect("no promise is broken");
+        }
+    }
+
+    /// Gives the live session of the user agent a command, and lets everything else happen that this admits.
+    fn says(cluster: &mut Cluster, command: SessionCommand, admits: impl Fn(&ClusterEvent) -> bool) {
+        let id = cluster.agents[0].sock.expect("the user agent is connected");
+        cluster.socks[id].inbox.push_back(Command::from(command));
+        happens(cluster, admits);
+    }
+
+    fn connects(cluster: &mut Cluster) -> Uaid {
+        cluster.now += 3 * SECOND;
+        cluster.connect(0);
+        happens(cluster, |_| true);
+        cluster.agents[0].uaid.expect("the hello is answered")
+    }
+
+    /// Two messages of a user who has registered a channel and is connected: rows of storage that it was sent.
+    fn two_rows(cluster: &mut Cluster) -> (Uaid, [SessionCommand; 2]) {
+        let uaid = connects(cluster);
+        says(cluster, SessionCommand::Register { chid: CHID, key: None }, |_| true);
+        cluster.leave(0);
+        happens(cluster, |_| true);
+        let posts = [(); 2].map(|()| cluster.posts_at(0, (uaid, CHID), 2_000_000, None).expect("it is POSTed"));
+        happens(cluster, |_| true);
+        assert_eq!(connects(cluster), uaid);
+        let acks = posts.map(|post| {
+            let post = &cluster.posts[post];
+            assert!(post.sent == 1 && cluster.stored(post));
+            let stamp = post.stamp.expect("it was accepted");
+            SessionCommand::Ack(vec![AckUpdate { stamp, chid: CHID, topic: None, code: 100 }])
+        });
+        (uaid, acks)
+    }
+
+    /// The second delete waits behind a write that failed and was put off once more when the first delete went.
+    #[test]
+    fn deletes_that_are_put_off_at_different_times_are_all_on_their_way() {
+        let mut cluster = calm_cluster();
+        let (uaid, [first, second]) = two_rows(&mut cluster);
+        let run = cluster.nodes[0].id.boot;
+        assert!(!cluster.settles(run, uaid));
+        cluster.plan.faults.store_error = 1_000;
+        says(&mut cluster, SessionCommand::Urgency { minimum: Some(Urgency::Normal) }, |_| true);
+        cluster.plan.faults.store_error = 0;
+        says(&mut cluster, first, |_| true);
+        says(&mut cluster, second, |_| true);
+        says(&mut cluster, SessionCommand::Urgency { minimum: Some(Urgency::Low) }, |_| true);
+        assert!(cluster.settles(run, uaid) && cluster.works.is_empty());
+
+        cluster.now += SECOND;
+        happens(&mut cluster, |event| matches!(event, ClusterEvent::Timeout(..)));
+        assert!(matches!(cluster.works[0].op, StoreOp::Settle { .. }));
+        happens(&mut cluster, |_| true);
+        let left = cluster.posts.iter().filter(|post| cluster.stored(post)).count();
+        assert!(left == 1 && cluster.works.is_empty() && cluster.settles(run, uaid));
+
+        cluster.now += SECOND;
+        happens(&mut cluster, |_| true);
+        assert!(!cluster.settles(run, uaid) && !cluster.posts.iter().any(|post| cluster.stored(post)));
     }
 }

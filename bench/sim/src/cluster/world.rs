@@ -82,9 +82,6 @@ pub(crate) struct Cluster {
     pub(super) disorder: bool,
     /// A delete of rows has failed or landed late, so that a row may be read once more.
     pub(super) settle_failed: bool,
-    /// Runs and users of which an operation has failed since the last delete of rows was submitted: the next delete may
-    /// wait behind it.
-    pub(super) held_up: BTreeSet<(u64, Uaid)>,
     /// Step at which a node last took with it what it owed to others.
     pub(super) word_lost: u64,
     pub(super) calm: bool,
@@ -219,7 +216,6 @@ impl Cluster {
             one_time: plan.skew_us == 0 && plan.faults.runaway == 0 && plan.press.coarse_us == 0,
             disorder: false,
             settle_failed: false,
-            held_up: BTreeSet::new(),
             word_lost: 0,
             calm: false,
             misled: BTreeSet::new(),

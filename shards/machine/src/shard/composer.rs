@@ -188,6 +188,11 @@ impl ShardMachine {
         }
     }
 
+    /// Returns true if an operation of this user waits here to be tried: its deletes, too, wait behind it.
+    pub fn defers(&self, uaid: Uaid) -> bool {
+        self.tickets.defers(uaid)
+    }
+
     /// Returns true if nothing is under way: no request, no storage work, no save, no hello.
     pub fn is_quiet(&self) -> bool {
         let relays = self.relays.idle();

@@ -38,6 +38,11 @@ impl<W> Tickets<W> {
         self.open.is_empty() && self.deferred_ops.is_empty()
     }
 
+    /// Returns true if an operation of this user is in the backlog, so that its next ones go behind it.
+    pub fn defers(&self, uaid: Uaid) -> bool {
+        self.waiting.contains_key(&uaid)
+    }
+
     /// Number of tickets that are out.
     pub fn outstanding(&self) -> usize {
         self.open.len()
@@ -57,7 +62,7 @@ impl<W> Tickets<W> {
     /// Takes an operation for storage. `None` when it waits in the backlog: behind one of the same user, since
     /// operations of one UAID keep their order, or for a ticket.
     pub fn submit(&mut self, now: Instant, work: W, op: StoreOp) -> Option<(StoreTicket, StoreOp)> {
-        if self.waiting.contains_key(&op.uaid()) || self.is_out() {
+        if self.defers(op.uaid()) || self.is_out() {
             self.wait(now, work, op);
             return None;
         }
