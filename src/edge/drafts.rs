@@ -1,5 +1,5 @@
-//! Requests whose head is good, while their body arrives, and what their answers need of them. Those of the registration
-//! API are in `registering`.
+//! Requests whose head is good, while their body arrives, and what their answers need of them. Those of the
+//! registration API are in `registering`.
 
 use machine::ids::{Chid, Stamp, Uaid};
 use machine::message::{Message, Topic};

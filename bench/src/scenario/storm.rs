@@ -181,8 +181,8 @@ impl Storm<'_> {
         Ok(())
     }
 
-    /// Shows the resource use of the process that took the server's place since it began, and its memory with all back. One
-    /// that is gone again is no error here: the checks report missing messages.
+    /// Shows the resource use of the process that took the server's place since it began, and its memory with all back.
+    /// One that is gone again is no error here: the checks report missing messages.
     fn show_used(&mut self) {
         let Some(pid) = self.replacement() else { return };
         let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };

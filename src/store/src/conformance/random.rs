@@ -140,8 +140,8 @@ proptest! {
     }
 }
 
-/// The operations without publishes of what was saved before. A machine saves a message that it has published, never the
-/// other way round, and the stores keep what such a row was saved for in different ways.
+/// The operations without publishes of what was saved before. A machine saves a message that it has published, never
+/// the other way round, and the stores keep what such a row was saved for in different ways.
 fn published_before_saved(mut ops: Vec<StoreOp>) -> Vec<StoreOp> {
     let mut saved = BTreeSet::new();
     let name = |message: &Message| (message.uaid, message.chid, message.stamp);

@@ -7,8 +7,8 @@
 
 pub(super) mod load;
 mod messages;
-mod removal;
-mod cleanup;
+pub(super) mod removal;
+pub(super) mod cleanup;
 mod users;
 
 use std::collections::hash_map::Entry;
@@ -25,9 +25,6 @@ use super::query;
 use super::room::Room;
 use super::rows::{self, ChannelRow, Record};
 use super::stats::StoreStats;
-
-pub(super) use cleanup::CleanupOp;
-pub(super) use removal::REMOVAL_ROWS_MAX;
 
 /// Reason for which an operation of a group was not done.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use machine::message::Message;
 use machine::{StoreError, StoreOp, StoreReply};
 
 use super::error::Unsaved;
-use super::group::CleanupOp;
+use super::group::cleanup::CleanupOp;
 use super::group::load::Load;
 
 /// Reply of a port.

@@ -19,7 +19,7 @@ use machine::time::UnixSeconds;
 use shards::process_clock::ProcessClock;
 
 use super::database::Database;
-use super::group::CleanupOp;
+use super::group::cleanup::CleanupOp;
 use super::mail::CommitterMail;
 use super::query;
 use super::room::{LEVEL_0_TABLES_MAX, Room, Told};

@@ -9,7 +9,7 @@ use crossbeam::channel::{Receiver, Sender};
 use machine::{StoreError, StoreOp};
 
 use super::database::Database;
-use super::group::CleanupOp;
+use super::group::cleanup::CleanupOp;
 use super::mail::{CommitterMail, Job, ReaderMail};
 use super::query;
 use super::stats::Tally;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::Sender;
 use machine::stats::{Board, Counters};
 
-use super::group::CleanupOp;
+use super::group::cleanup::CleanupOp;
 use super::mail::CommitterMail;
 use super::options::Options;
 use super::room::Space;

@@ -5,7 +5,8 @@ use machine::ids::Uaid;
 use machine::limits;
 use machine::time::UnixSeconds;
 
-use super::{Group, REMOVAL_ROWS_MAX, WriteError};
+use super::removal::REMOVAL_ROWS_MAX;
+use super::{Group, WriteError};
 use crate::embedded::query;
 use crate::embedded::rows::{self, Record};
 use crate::idle;

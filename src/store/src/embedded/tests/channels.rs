@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use machine::limits;
 
 use super::*;
-use crate::embedded::group::REMOVAL_ROWS_MAX;
+use crate::embedded::group::removal::REMOVAL_ROWS_MAX;
 
 /// A store that counts its commits, and whose background removes nothing unless it is told to.
 fn counted(dir: &Path) -> (Embedded, Arc<AtomicU64>) {

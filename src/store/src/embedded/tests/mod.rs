@@ -21,7 +21,7 @@ use machine::time::UnixSeconds;
 use machine::{RowKey, StoreError, StoreOp, StoreReply};
 
 use super::database::Database;
-use super::group::CleanupOp;
+use super::group::cleanup::CleanupOp;
 use super::mail::CommitterMail;
 use super::options::CommitProbe;
 use super::store_status::StoreStatus;

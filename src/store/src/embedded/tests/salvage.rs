@@ -5,6 +5,7 @@ use std::fs;
 use machine::ids::{Chid, Uaid};
 
 use super::*;
+use crate::embedded::group;
 use crate::embedded::rows::ChannelRow;
 use crate::embedded::salvage::OPEN_TABLES_MAX;
 
@@ -221,7 +222,7 @@ fn progress_is_told_for_every_keyspace() {
 
 #[test]
 fn dead_rows_stay_dead_when_nothing_names_them_any_more() {
-    const ROWS: u64 = 3 * group::REMOVAL_ROWS_MAX as u64;
+    const ROWS: u64 = 3 * group::removal::REMOVAL_ROWS_MAX as u64;
     let dir = store();
     let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
     let mut before = hand(&store);
