@@ -10,4 +10,5 @@ pub mod progress;
 pub mod race;
 pub mod server;
 pub mod stream;
+pub mod stuck;
 pub mod sys;

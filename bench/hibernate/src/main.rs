@@ -42,8 +42,9 @@ struct Options {
     /// End early after this number of freezes.
     #[arg(long, default_value_t = u64::MAX)]
     freezes: u64,
-    /// Seconds after the last write within which everything must be acknowledged.
-    #[arg(long, default_value_t = 60)]
+    /// Seconds after the last write within which everything must be acknowledged. Peers wait up to 120 s between two
+    /// retransmissions.
+    #[arg(long, default_value_t = 150)]
     patience: u64,
     /// Queues that the segments of each peer alternate between: 1 or 2.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=2))]
@@ -66,6 +67,9 @@ struct Options {
     /// Leave no free descriptor for half of the time, so that thaws fail.
     #[arg(long)]
     starve: bool,
+    /// Freeze on while the reader of the queue is behind, until the kernel drops segments.
+    #[arg(long)]
+    unpaced: bool,
     /// In the middle of the race, remove the packet rules for this number of milliseconds.
     #[arg(long)]
     flush_ms: Option<u64>,
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         queues: options.queues,
         one_address: options.one_address,
         starve: options.starve,
+        unpaced: options.unpaced,
         flush: options.flush_ms.map(Duration::from_millis),
         seed: options.seed,
     };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::progress::{Phase, Progress};
 use crate::stream::{Random, byte_at};
+use crate::stuck;
 use crate::sys::Epoll;
 
 /// Pace at which peers send.
@@ -36,6 +37,8 @@ pub struct Found {
     /// Acknowledgements that are impossible: smaller than one before, or of bytes that were not sent.
     pub corrupt: u64,
     pub first_errors: Vec<String>,
+    /// Ports and ends of the first connections that are stuck.
+    pub stuck_ends: Vec<(u16, String)>,
 }
 
 struct Peer {
@@ -162,6 +165,11 @@ fn judge(peers: &[Peer]) -> Found {
         found.stuck += u64::from(peer.error.is_none() && missing > 0);
         found.broken += u64::from(peer.error.is_some());
         found.corrupt += peer.corrupt;
+        if found.stuck_ends.len() < 8 && peer.error.is_none() && missing > 0 {
+            let end = stuck::end(&peer.stream).map_or_else(|error| error.to_string(), |end| end.to_string());
+            let (sent, acknowledged) = (peer.sent, peer.acknowledged);
+            found.stuck_ends.push((peer.port, format!("sent {sent}, acknowledged {acknowledged}, {end}")));
+        }
         if found.first_errors.len() < 5 {
             found.first_errors.extend(peer.error.clone());
         }

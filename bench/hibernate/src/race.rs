@@ -13,6 +13,7 @@ use crate::peers::{self, Found, Pace};
 use crate::progress::{Phase, Progress};
 use crate::server::Server;
 use crate::stream::Random;
+use crate::stuck;
 use crate::sys;
 
 /// Port of the server, in its own namespace.
@@ -35,6 +36,8 @@ pub struct Race {
     pub one_address: bool,
     /// Leave no free descriptor half of the time, so that thaws fail.
     pub starve: bool,
+    /// Freeze on while the readers of the queues are behind, until the kernel drops segments.
+    pub unpaced: bool,
     /// In the middle of the race, remove the rules for this time.
     pub flush: Option<Duration>,
     pub seed: u64,
@@ -53,6 +56,8 @@ pub struct Outcome {
     pub thaws_by_send: u64,
     pub thaw_failures: u64,
     pub segments_queued: u64,
+    /// Segments that the kernel dropped because the queue was full.
+    pub queue_dropped: u64,
     pub server_corrupt: u64,
     pub peers: Found,
     pub path: [u64; 3],
@@ -78,7 +83,8 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         let mut rules = Rules::open()?;
         rules.install(PORT, live_by, race.queues)?;
         let queues = (0..race.queues).map(Queue::open).collect::<io::Result<Vec<_>>>()?;
-        Ok((Server::new(race.form, listen, address, race.pace.connections)?, rules, queues))
+        let server = Server::new(race.form, listen, address, (race.pace.connections, queues.len()))?;
+        Ok((server, rules, queues))
     })??;
     let (progress, stats) = (Progress::default(), PathStats::default());
     let tun = network.tun.take();
@@ -103,6 +109,9 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         }
         guard.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
     })?;
+    if found.stuck > 0 {
+        report_stuck(&server, &network, &found, report)?;
+    }
     let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let counts = &server.counts;
     Ok(Outcome {
@@ -116,11 +125,24 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         thaws_by_send: read(&counts.thaws_by_send),
         thaw_failures: read(&counts.thaw_failures),
         segments_queued: read(&counts.segments_queued),
+        queue_dropped: read(&counts.queue_dropped),
         server_corrupt: read(&counts.corrupt),
         peers: found,
         path: [read(&stats.carried), read(&stats.lost), read(&stats.duplicated)],
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// Writes both ends of connections that are stuck, and what TCP has counted in both namespaces.
+fn report_stuck(server: &Server, network: &Network, found: &Found, report: &mut (dyn Write + Send)) -> io::Result<()> {
+    for (port, end) in &found.stuck_ends {
+        writeln!(report, "port {port}, peer: {end}")?;
+        writeln!(report, "port {port}, server: {}", server.end(*port))?;
+    }
+    for (name, namespace) in [("server", &network.server), ("peers", &network.peers)] {
+        writeln!(report, "counters of the {name}: {}", inside(namespace, stuck::counters)??)?;
+    }
+    Ok(())
 }
 
 /// Accepts, then freezes until the end, with the readers of the queues beside it.
@@ -133,19 +155,28 @@ fn serve(
 ) -> io::Result<()> {
     std::thread::scope(|scope| {
         let mut readers = Vec::new();
-        for mut queue in queues {
-            readers.push(scope.spawn(move || -> io::Result<()> {
+        for (mut queue, empty) in queues.into_iter().zip(&server.queues_empty) {
+            readers.push(scope.spawn(move || -> io::Result<Queue> {
                 while progress.phase() != Phase::Over {
-                    server.judge(&mut queue, 20).inspect_err(|_| progress.set_phase(Phase::Over))?;
+                    let mut judged = server.judge(&mut queue, 0);
+                    if matches!(judged, Ok(false)) {
+                        empty.store(true, Ordering::Release);
+                        judged = server.judge(&mut queue, 20);
+                    }
+                    judged.inspect_err(|_| progress.set_phase(Phase::Over))?;
                 }
-                Ok(())
+                Ok(queue)
             }));
         }
         let result = freeze_until_over(server, &mut rules, race, progress, report);
         progress.set_phase(Phase::Over);
+        let mut queues = Vec::new();
         for reader in readers {
-            reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a queue panicked")))?;
+            queues.push(reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a queue panicked")))?);
         }
+        // The kernel forgets the counts with the queues.
+        server.counts.queue_dropped.store(stuck::queue_dropped()?, Ordering::Relaxed);
+        drop(queues);
         result
     })
 }
@@ -184,7 +215,7 @@ fn freeze_until_over(
             rules.install(PORT, live_by, race.queues)?;
         }
         server.serve(&mut keys, 0, REPLY_AFTER)?;
-        if server.freeze_batch(race.batch, &mut cursor)? == 0 {
+        if !(race.unpaced || server.queues_were_empty()) || server.freeze_batch(race.batch, &mut cursor)? == 0 {
             server.serve(&mut keys, 1, REPLY_AFTER)?;
         }
         for _ in 0..race.batch.div_ceil(16) {

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::freeze::{Fixed, Form, Frozen, Refusal, fixed, mark, record, thaw};
 use crate::netfilter::Queue;
 use crate::stream::byte_at;
+use crate::stuck;
 use crate::sys::{self, Epoll};
 
 /// State of one connection. Its lock is the one owner of the tuple: it is held from the check to the close, and from
@@ -41,6 +42,7 @@ pub struct Counts {
     pub thaw_failures: AtomicU64,
     pub corrupt: AtomicU64,
     pub segments_queued: AtomicU64,
+    pub queue_dropped: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -56,6 +58,8 @@ pub struct Server {
     pub connections: Vec<OnceLock<Mutex<Connection>>>,
     by_peer: Mutex<HashMap<SocketAddrV4, usize>>,
     epoll: Epoll,
+    /// For each queue: its reader has found it empty since the last batch.
+    pub queues_empty: Vec<AtomicBool>,
     pub counts: Counts,
 }
 
@@ -66,14 +70,20 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Server {
     /// Listens in the network namespace of the calling thread.
-    pub fn new(form: Form, listen: SocketAddrV4, address: Ipv4Addr, capacity: usize) -> io::Result<Self> {
+    pub fn new(
+        form: Form,
+        listen: SocketAddrV4,
+        address: Ipv4Addr,
+        (capacity, queues): (usize, usize),
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
         sys::listen(&listener, 4096)?;
         listener.set_nonblocking(true)?;
         let filter = if form == Form::Filter { Some(sys::load_drop_filter()?) } else { None };
         let connections = (0..capacity).map(|_| OnceLock::new()).collect();
         let (by_peer, epoll) = (Mutex::default(), Epoll::new()?);
-        Ok(Self { form, listener, address, filter, connections, by_peer, epoll, counts: Counts::default() })
+        let (counts, queues_empty) = (Counts::default(), (0..queues).map(|_| AtomicBool::new(true)).collect());
+        Ok(Self { form, listener, address, filter, connections, by_peer, epoll, queues_empty, counts })
     }
 
     /// Accepts what waits; returns how many connections there are.
@@ -145,6 +155,12 @@ impl Server {
         Ok(())
     }
 
+    /// Returns true if every queue was empty since the last batch. A batch that does not wait for that adds segments
+    /// faster than a reader without its share of a core judges them: the queue fills up and the kernel drops the rest.
+    pub fn queues_were_empty(&self) -> bool {
+        self.queues_empty.iter().all(|empty| empty.load(Ordering::Acquire))
+    }
+
     /// Freezes a batch of live connections; returns how many were candidates. Less than a whole batch is not tried.
     pub fn freeze_batch(&self, batch: usize, cursor: &mut usize) -> io::Result<usize> {
         let total = self.connections.len();
@@ -163,6 +179,7 @@ impl Server {
             return Ok(0);
         }
         *cursor = candidates.last().map_or(0, |key| key + 1) % total;
+        self.queues_empty.iter().for_each(|empty| empty.store(false, Ordering::Release));
         for key in &candidates {
             self.set_apart(*key, true)?;
         }
@@ -277,6 +294,20 @@ impl Server {
         }
         queue.accept(waiting.id)?;
         Ok(true)
+    }
+
+    /// Describes this end of the connection to a peer with this port.
+    pub fn end(&self, port: u16) -> String {
+        let key = lock(&self.by_peer).iter().find(|(peer, _)| peer.port() == port).map(|(_, key)| *key);
+        let Some(connection) = key.and_then(|key| self.connections[key].get()) else { return "unknown".to_owned() };
+        let connection = lock(connection);
+        let Connection { base, received, told, ended, frozen, live, .. } = &*connection;
+        let end = match live {
+            Some(stream) => stuck::end(stream).map_or_else(|error| error.to_string(), |end| end.to_string()),
+            None => format!("{frozen:?}"),
+        };
+        let next = base.wrapping_add(*received as u32);
+        format!("read {received} up to {next}, told {told}, ended {ended}, {end}")
     }
 
     /// Returns how many connections are frozen.

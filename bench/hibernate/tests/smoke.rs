@@ -33,6 +33,7 @@ const RACE: Race = Race {
     queues: 1,
     one_address: false,
     starve: false,
+    unpaced: false,
     flush: None,
     seed: 1,
 };
