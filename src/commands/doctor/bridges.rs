@@ -157,7 +157,8 @@ mod tests {
         let findings = examined(directory.path(), true);
         let warned: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Warn).collect();
         assert!(warned.len() == 1 && warned[0].wanted == "apns beta", "{findings:?}");
-        assert!(warned[0].why.contains("fatal alert"), "{warned:?}");
+        // The alert, or the end of the connection: the service need not read before it closes.
+        assert!(warned[0].why.starts_with("cannot talk to it: "), "{warned:?}");
         drop(upstream);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::Request;
 use hyper::body::Bytes;
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper::header::HeaderValue;
 use hyper::header::USER_AGENT;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::jitter::jitter;
 use super::request::{Answer, Check, date_of};
-use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError, said};
+use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError, Stream as TlsStream, said};
 
 /// Connections of one profile.
 pub(super) struct Connections {
@@ -139,11 +139,19 @@ impl Connections {
     /// refuses the client certificate says so only behind the handshake (RFC 8446 section 4.4.2.4).
     pub async fn check(&self) -> Check {
         let asked = async {
-            let mut sender = handshake(self).await?;
+            let (mut sender, connection) = handshake(self).await?;
+            let connection = tokio::spawn(connection);
             let uri = format!("https://{}/", self.origin.authority());
             let request = Request::get(uri).header(USER_AGENT, AGENT).body(Full::new(Bytes::new()));
             let request = request.map_err(|error| HttpClientError::Connect(said(&error)))?;
-            sender.send_request(request).await.map_err(|error| HttpClientError::Connect(said(&error)))
+            match sender.send_request(request).await {
+                Ok(answer) => Ok(answer),
+                Err(error) => {
+                    // The connection knows the cause.
+                    let cause = connection.await.ok().and_then(Result::err);
+                    Err(HttpClientError::Connect(said(cause.as_ref().unwrap_or(&error))))
+                }
+            }
         };
         match timeout(CONNECT_TIME_MAX, asked).await.unwrap_or(Err(HttpClientError::Timeout)) {
             Ok(answer) => Check { service: Ok(()), date: date_of(answer.headers()) },
@@ -234,7 +242,15 @@ impl BackOff {
 async fn connect(connections: Arc<Connections>) {
     let made = timeout(CONNECT_TIME_MAX, handshake(&connections)).await.unwrap_or(Err(HttpClientError::Timeout));
     match made {
-        Ok(sender) => connections.connected(sender),
+        Ok((sender, connection)) => {
+            let host = connections.origin.host.clone();
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%host, %error, "connection of a bridge broke");
+                }
+            });
+            connections.connected(sender);
+        }
         Err(error) => {
             tracing::debug!(host = %connections.origin.host, %error, "connection to a bridge failed");
             connections.failed();
@@ -242,7 +258,10 @@ async fn connect(connections: Arc<Connections>) {
     }
 }
 
-async fn handshake(connections: &Connections) -> Result<SendRequest<Full<Bytes>>, HttpClientError> {
+type Made = (SendRequest<Full<Bytes>>, Connection<TokioIo<Box<dyn TlsStream>>, Full<Bytes>, TokioExecutor>);
+
+/// Returns a connection with the future that drives it.
+async fn handshake(connections: &Connections) -> Result<Made, HttpClientError> {
     let stream = connections.client.open(&connections.origin).await?;
     let mut builder = Builder::new(TokioExecutor::new());
     builder
@@ -254,14 +273,7 @@ async fn handshake(connections: &Connections) -> Result<SendRequest<Full<Bytes>>
         .initial_max_send_streams(1)
         .max_header_list_size(HEAD_BYTES_MAX);
     let made = builder.handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = made.map_err(|error| HttpClientError::Connect(error.to_string()))?;
-    let host = connections.origin.host.clone();
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%host, %error, "connection of a bridge broke");
-        }
-    });
-    Ok(sender)
+    made.map_err(|error| HttpClientError::Connect(error.to_string()))
 }
 
 impl Stream {
