@@ -46,14 +46,14 @@ impl Bridged {
         self.registered > other.registered
     }
 
-    /// Returns true if this record is of the same device as `other`, whenever each was registered.
-    pub fn is_device_of(&self, other: &Bridged) -> bool {
-        (self.kind, &self.app, &self.token, &self.aps) == (other.kind, &other.app, &other.token, &other.aps)
-    }
-
     /// Time of the registration, to the second.
     pub fn seen(&self) -> UnixSeconds {
         UnixSeconds(self.registered.0 / 1_000_000)
+    }
+
+    /// Returns true if this record is of the same device as `other`, whenever each was registered.
+    pub fn is_device_of(&self, other: &Bridged) -> bool {
+        (self.kind, &self.app, &self.token, &self.aps) == (other.kind, &other.app, &other.token, &other.aps)
     }
 }
 
