@@ -52,14 +52,14 @@ impl Bridged {
         Bridged { registered: Clock(self.registered.0.saturating_add(1)), refused: None, ..self.clone() }
     }
 
-    /// Returns true if this record is of the same device as `other`, whenever each was registered.
-    pub fn is_device_of(&self, other: &Bridged) -> bool {
-        (self.kind, &self.app, &self.token, &self.aps) == (other.kind, &other.app, &other.token, &other.aps)
-    }
-
     /// Time of the registration, to the second.
     pub fn seen(&self) -> UnixSeconds {
         UnixSeconds(self.registered.0 / 1_000_000)
+    }
+
+    /// Returns true if this record is of the same device as `other`, whenever each was registered.
+    pub fn is_device_of(&self, other: &Bridged) -> bool {
+        (self.kind, &self.app, &self.token, &self.aps) == (other.kind, &other.app, &other.token, &other.aps)
     }
 }
 

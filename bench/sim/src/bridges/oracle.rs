@@ -64,11 +64,12 @@ impl Bridges {
             return Ok(());
         }
         let is_new = states.len() == 1;
+        // Report 0010 lists it as missing.
         let by_subscription = self.plan.nodes > 1 && matches!(op, StoreOp::Register { .. });
         states.push((self.instant, after.clone()));
         match (before, after) {
             (Some(before), None) => self.removed(uaid, op, &before),
-            (None, Some(_)) if !is_new && self.is_known_race(by_subscription) => Ok(()),
+            (None, Some(_)) if !is_new && by_subscription => Ok(()),
             (None, Some(_)) if !is_new => Err(format!("{uaid:?} was removed and comes back by {op:?}")),
             (Some(before), Some(after)) => self.replaced(uaid, &before, &after),
             _ => Ok(()),
@@ -150,21 +151,8 @@ impl Bridges {
         }
     }
 
-    /// Returns true for a race that report 0010 lists as missing.
-    fn is_known_race(&mut self, is_known: bool) -> bool {
-        if is_known {
-            self.marks.hit("known race");
-        }
-        is_known
-    }
-
     /// A POST is answered.
     pub(super) fn published(&mut self, index: usize, published: Published) -> Verdict {
-        let post = &self.posts[index];
-        let is_ended = matches!(post.verdict, Some(BridgeOutcome::Gone | BridgeOutcome::Doubted));
-        if published == Published::NoSubscription && self.is_known_race(is_ended) {
-            return Ok(());
-        }
         let post = &self.posts[index];
         if self.settled && !matches!(published, Published::Accepted { .. }) {
             return Err(format!("nothing fails, and {post:?} is answered {published:?}"));
@@ -179,7 +167,9 @@ impl Bridges {
             }
             Published::NoSubscription => {
                 let gone = |state: Option<&State>| state.is_none_or(|state| !state.channels.contains(&post.chid));
-                ("410", self.held(post.uaid, post.since, gone))
+                // Report 0010 lists as missing that nothing is read behind a removal that removed nobody.
+                let unread = matches!(post.verdict, Some(BridgeOutcome::Gone | BridgeOutcome::Doubted));
+                ("410", unread || self.held(post.uaid, post.since, gone))
             }
             Published::Refused(refusal) => ("refused", post.refused && refusal == BROKEN),
             Published::Unavailable => ("503", true),
