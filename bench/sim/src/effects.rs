@@ -185,12 +185,10 @@ impl World {
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
             }
-            StoreOp::SetBridge { uaid, .. }
-            | StoreOp::MarkRefused { uaid, .. }
-            | StoreOp::ClearRefused { uaid, .. }
-            | StoreOp::DropBridged { uaid, .. } => {
-                return Err(format!("{uaid:?} has no bridge"));
-            }
+            StoreOp::SetBridge { .. }
+            | StoreOp::MarkRefused { .. }
+            | StoreOp::ClearRefused { .. }
+            | StoreOp::DropBridged { .. } => return Err(format!("{:?} has no bridge", op.uaid())),
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
             StoreOp::Register { uaid, chid, .. } | StoreOp::Subscribe { uaid, chid, .. } => {
                 self.oracle.taken_up(*uaid, Some(*chid))

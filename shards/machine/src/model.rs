@@ -153,13 +153,7 @@ impl Model {
                 }
                 done
             }
-            StoreOp::Subscribe { uaid, chid, key, at } => match self.users.get(uaid) {
-                None => Ok(StoreReply::NoSubscription),
-                Some(user) => match user.channels.get(chid) {
-                    Some((there, _)) if there != key => Ok(StoreReply::OtherKey),
-                    _ => self.register(*uaid, *chid, (*key, *at), user.seen, None),
-                },
-            },
+            StoreOp::Subscribe { uaid, chid, key, at } => self.subscribe(*uaid, *chid, (*key, *at)),
             StoreOp::SetContact { uaid, contact, durable: _ } => {
                 self.change(*uaid, |user| user.contact = contact.replacing(&user.contact))
             }
@@ -184,19 +178,8 @@ impl Model {
                     bridge.refused = bridge.refused.or(Some(*at));
                 }
             }),
-            StoreOp::ClearRefused { uaid, registered } => self.change(*uaid, |user| {
-                let marked = |bridge: &&mut Box<Bridged>| bridge.registered == *registered && bridge.refused.is_some();
-                if let Some(bridge) = user.contact.bridge.as_mut().filter(marked) {
-                    **bridge = bridge.taken();
-                }
-            }),
-            StoreOp::DropBridged { uaid, registered } => {
-                let Some(user) = self.users.get(uaid) else { return Ok(StoreReply::Done) };
-                if user.contact.bridge.as_ref().is_none_or(|bridge| bridge.registered != *registered) {
-                    return Ok(StoreReply::Kept);
-                }
-                self.apply(&StoreOp::DropUser { uaid: *uaid })
-            }
+            StoreOp::ClearRefused { uaid, registered } => self.change(*uaid, |user| user.clear_refused(*registered)),
+            StoreOp::DropBridged { uaid, registered } => self.drop_bridged(*uaid, *registered),
             StoreOp::DropUser { uaid } => {
                 let freed = self.users.remove(uaid).map_or(0, |mut user| user.retain(|_| false));
                 self.bytes -= freed;
@@ -221,6 +204,22 @@ impl Model {
             change(user);
         }
         Ok(StoreReply::Done)
+    }
+
+    fn drop_bridged(&mut self, uaid: Uaid, registered: Clock) -> Answer {
+        let Some(user) = self.users.get(&uaid) else { return Ok(StoreReply::Done) };
+        if user.contact.bridge.as_ref().is_none_or(|bridge| bridge.registered != registered) {
+            return Ok(StoreReply::Kept);
+        }
+        self.apply(&StoreOp::DropUser { uaid })
+    }
+
+    fn subscribe(&mut self, uaid: Uaid, chid: Chid, channel: (Option<KeyDigest>, Clock)) -> Answer {
+        let Some(user) = self.users.get(&uaid) else { return Ok(StoreReply::NoSubscription) };
+        match user.channels.get(&chid) {
+            Some((key, _)) if *key != channel.0 => Ok(StoreReply::OtherKey),
+            _ => self.register(uaid, chid, channel, user.seen, None),
+        }
     }
 
     fn register(
@@ -375,6 +374,14 @@ impl User {
             self.contact.bridge = Some(Box::new(bridge.clone()));
             self.user_clock = self.user_clock.max(bridge.registered);
             self.seen = self.seen.max(bridge.seen());
+        }
+    }
+
+    /// Ends the note of a refusal of the token that was registered then.
+    fn clear_refused(&mut self, registered: Clock) {
+        let marked = |bridge: &&mut Box<Bridged>| bridge.registered == registered && bridge.refused.is_some();
+        if let Some(bridge) = self.contact.bridge.as_mut().filter(marked) {
+            **bridge = bridge.taken();
         }
     }
 
