@@ -10,8 +10,8 @@ use machine::{
     SenderEvent,
 };
 
+use super::plan::Verdict;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 /// One installation of an app.
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use machine::{Effect, Mail};
 use shards::mailbox::Lane;
 
+use super::plan::Verdict;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 impl Bridges {
     pub(super) fn carry_out(&mut self, n: usize, s: usize, effect: Effect) -> Verdict {

@@ -8,8 +8,8 @@ use machine::stats::{Board, Counters, Kind};
 use machine::{Input, MachineConfig, MachineStats, Mail, NodeId, ShardMachine};
 
 use super::plan::SECOND;
+use super::plan::Verdict;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 /// One node.
 pub(super) struct Node {

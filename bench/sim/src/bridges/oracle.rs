@@ -10,9 +10,9 @@ use machine::{Disposition, Published, RegistrationAnswer, StoreOp};
 
 use super::clients::{Asked, BROKEN, Request};
 use super::plan::SECOND;
+use super::plan::Verdict;
 use super::service::device_of;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 /// Every state of a user in storage, each behind the event that made it. The first one is that there is none.
 pub(super) struct User(Vec<(u64, Option<State>)>);

@@ -2,6 +2,9 @@
 
 use crate::rng::Rng;
 
+/// Result of a check; its error says in words what went wrong.
+pub(super) type Verdict = Result<(), String>;
+
 /// Drawn once per seed. Chances are per thousand draws of the thing they speak of; 0 is off.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {

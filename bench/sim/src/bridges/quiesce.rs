@@ -2,9 +2,9 @@
 
 use super::clients::Asked;
 use super::plan::Faults;
+use super::plan::Verdict;
 use super::service::Mood;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 impl Bridges {
     pub(super) fn quiesce(&mut self) -> Verdict {

@@ -4,8 +4,8 @@ use machine::Input;
 use machine::ids::{Clock, StoreTicket, Uaid};
 use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
 
+use super::plan::Verdict;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 /// A device token: `device N`.
 pub(super) struct Device {

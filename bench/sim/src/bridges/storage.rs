@@ -4,8 +4,8 @@ use machine::ids::{StoreTicket, Uaid};
 use machine::{StoreError, StoreOp, StoreReply};
 
 use super::plan::SECOND;
+use super::plan::Verdict;
 use super::world::Bridges;
-use crate::world::Verdict;
 
 /// An operation that has not taken effect.
 pub(super) struct Work {

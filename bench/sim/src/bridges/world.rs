@@ -12,15 +12,14 @@ use machine::{EffectQueue, Input};
 use super::clients::{Phone, Post, Request};
 use super::nodes::Node;
 use super::oracle::{Judged, User};
+use super::plan::Verdict;
 use super::plan::{Plan, SECOND};
 use super::sabotage::BrokenRule;
 use super::service::{Call, Device};
 use super::storage::{Late, Reply, Work};
 use crate::coverage::CoverageMarks;
-use crate::process::PLACEMENT_KEY;
 use crate::rng::Rng;
 use crate::trace::Recorder;
-use crate::world::Verdict;
 
 /// One salted stream for each kind of decision.
 pub(super) struct Streams {
@@ -84,6 +83,8 @@ enum Next {
     Return(usize),
 }
 
+/// Placement of every world.
+const PLACEMENT_KEY: [u8; 16] = *b"one placement ok";
 /// Longest time of a request: the operations of storage behind each other, the call of the service, and standstills.
 const REQUEST_MAX: u64 = 60 * SECOND;
 

@@ -30,12 +30,14 @@ pub struct Told {
     pub alarm: Option<String>,
 }
 
+/// The answer of FCM with this body.
 pub fn of_fcm(status: u16, body: &[u8]) -> Told {
     let body = Bytes::copy_from_slice(body);
     let answer = request::Answer { status: StatusCode::from_u16(status).unwrap(), headers: HeaderMap::new(), body };
     told(fcm::judge(&answer, SystemTime::UNIX_EPOCH))
 }
 
+/// The answer of APNs with this body, about a token that was registered then.
 pub fn of_apns(status: u16, body: &[u8], registered: u64) -> Told {
     told(apns::judge(status, body, Clock(registered)).judgement)
 }
