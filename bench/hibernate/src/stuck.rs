@@ -9,7 +9,7 @@ use crate::sys::{self, get, set};
 
 const TCP: i32 = libc::IPPROTO_TCP;
 
-/// What the kernel holds of one end. Positions are those of the sequence space of the sender.
+/// State of one end in the kernel. Positions are those of the sequence space of the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
     send_next: u32,

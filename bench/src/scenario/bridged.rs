@@ -160,7 +160,7 @@ struct Stage {
     spent: Option<UsageDelta>,
 }
 
-/// What follows the return of a service.
+/// Answers after the return of a service.
 struct Return {
     at: Instant,
     /// Calls that the service had got before.

@@ -47,7 +47,7 @@ impl Bridged {
     }
 
     /// Returns the record after its service took a notification: without a refusal, and a version later, so that no
-    /// removal of this version ends it. Any registration is later still.
+    /// removal of this version ends it. Any registration is later still, unless the clock of its node is behind.
     pub fn taken(&self) -> Bridged {
         Bridged { registered: Clock(self.registered.0.saturating_add(1)), refused: None, ..self.clone() }
     }

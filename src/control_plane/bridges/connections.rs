@@ -147,7 +147,8 @@ impl Connections {
             match sender.send_request(request).await {
                 Ok(answer) => Ok(answer),
                 Err(error) => {
-                    // The connection knows the cause.
+                    // The connection knows the cause, and ends when no sender is left.
+                    drop(sender);
                     let cause = connection.await.ok().and_then(Result::err);
                     Err(HttpClientError::Connect(said(cause.as_ref().unwrap_or(&error))))
                 }

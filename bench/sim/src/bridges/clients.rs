@@ -4,70 +4,13 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, Stamp, Uaid};
 use machine::message::{Message, Urgency};
-use machine::upstream::BridgeOutcome;
 use machine::{
-    Command, Event, Input, NewChannel, Publish, Refusal, RegistrationCall, RegistrationCommand, SenderCommand,
-    SenderEvent,
+    Command, Event, Input, NewChannel, Publish, RegistrationCall, RegistrationCommand, SenderCommand, SenderEvent,
 };
 
+use super::parts::{Asked, BROKEN, Phone, Post, Request};
 use super::plan::Verdict;
 use super::world::Bridges;
-
-/// One installation of an app.
-#[derive(Default)]
-pub(super) struct Phone {
-    pub(super) uaid: Option<Uaid>,
-    /// Channels that it was told of.
-    pub(super) channels: Vec<Chid>,
-}
-
-/// A request that waits for its answer.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) uaid: Uaid,
-    pub(super) asked: Asked,
-    /// Phone that asks; for a POST, that of the user.
-    pub(super) phone: usize,
-    /// Event at which it began.
-    pub(super) since: u64,
-    began: u64,
-}
-
-impl Request {
-    /// Time at which it began.
-    pub(super) fn began(&self) -> u64 {
-        self.began
-    }
-}
-
-/// Content of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
-    Post(usize),
-    Create { chid: Chid, device: usize },
-    Update(usize),
-    Subscribe(Chid),
-    Unsubscribe(Chid),
-    List,
-    Remove,
-}
-
-/// One notification.
-#[derive(Debug)]
-pub(super) struct Post {
-    pub(super) uaid: Uaid,
-    pub(super) chid: Chid,
-    /// It broke a rule of the edge.
-    pub(super) refused: bool,
-    pub(super) since: u64,
-    /// Stamp with which the service was called.
-    pub(super) called: Option<Stamp>,
-    /// Answer of the service.
-    pub(super) verdict: Option<BridgeOutcome>,
-}
-
-/// Rule that a POST breaks.
-pub(super) const BROKEN: Refusal = Refusal(3);
 
 impl Bridges {
     /// The world around does something.

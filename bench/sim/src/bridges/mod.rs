@@ -10,6 +10,7 @@ mod clients;
 mod effects;
 mod nodes;
 mod oracle;
+mod parts;
 mod plan;
 mod quiesce;
 mod sabotage;
@@ -17,5 +18,5 @@ mod service;
 mod storage;
 mod world;
 
-pub(crate) use sabotage::BrokenRule;
+pub(crate) use parts::BrokenRule;
 pub(crate) use world::Bridges;

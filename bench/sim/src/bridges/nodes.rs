@@ -1,37 +1,15 @@
 //! Nodes: start, death, orderly stop, and what else happens to them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use machine::ids::{Clock, Origin, ShardId};
 use machine::stats::{Board, Counters, Kind};
-use machine::{Input, MachineConfig, MachineStats, Mail, NodeId, ShardMachine};
+use machine::{Input, MachineConfig, MachineStats, NodeId, ShardMachine};
 
+use super::parts::{Node, Shard};
 use super::plan::SECOND;
 use super::plan::Verdict;
 use super::world::Bridges;
-
-/// One node.
-pub(super) struct Node {
-    pub(super) up: bool,
-    /// Time at which it starts again, while it is down.
-    pub(super) returns_at: u64,
-    pub(super) shards: Vec<Shard>,
-    /// The furthest that its clock may have been.
-    pub(super) floor: Clock,
-    /// Its clock is ahead of the right time by this much.
-    pub(super) offset_us: i64,
-    /// It was told to stop; its patience ends then.
-    pub(super) stopping: Option<u64>,
-}
-
-/// One shard of a boot.
-pub(super) struct Shard {
-    pub(super) machine: ShardMachine,
-    pub(super) lanes: [VecDeque<Mail>; 3],
-    pub(super) stalled_until: u64,
-    pub(super) drained: bool,
-}
 
 impl Bridges {
     pub(super) fn add_node(&mut self, n: usize) {

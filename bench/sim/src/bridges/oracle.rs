@@ -4,35 +4,14 @@ use std::collections::BTreeSet;
 
 use machine::ids::{Chid, Clock, Uaid};
 use machine::message::Message;
-use machine::time::UnixSeconds;
 use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged};
 use machine::{Disposition, Published, RegistrationAnswer, StoreOp};
 
-use super::clients::{Asked, BROKEN, Request};
+use super::parts::{Asked, BROKEN, Judged, Request, State, User};
 use super::plan::SECOND;
 use super::plan::Verdict;
 use super::service::device_of;
 use super::world::Bridges;
-
-/// Every state of a user in storage, each behind the event that made it. The first one is that there is none.
-pub(super) struct User(Vec<(u64, Option<State>)>);
-
-/// A user in storage.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct State {
-    channels: BTreeSet<Chid>,
-    device: usize,
-    version: Clock,
-    refused: Option<UnixSeconds>,
-}
-
-/// Answers of the service about one record: this token, as it was registered then.
-#[derive(Default)]
-pub(super) struct Judged {
-    gone: bool,
-    /// Times of refusals that the guard let through.
-    doubted: Vec<u64>,
-}
 
 /// Least time between two refusals that end a token (BRIDGES.md).
 const APART: u64 = 60 * SECOND;
@@ -64,12 +43,9 @@ impl Bridges {
             return Ok(());
         }
         let is_new = states.len() == 1;
-        // Report 0010 lists it as missing.
-        let by_subscription = self.plan.nodes > 1 && matches!(op, StoreOp::Register { .. });
         states.push((self.instant, after.clone()));
         match (before, after) {
             (Some(before), None) => self.removed(uaid, op, &before),
-            (None, Some(_)) if !is_new && by_subscription => Ok(()),
             (None, Some(_)) if !is_new => Err(format!("{uaid:?} was removed and comes back by {op:?}")),
             (Some(before), Some(after)) => self.replaced(uaid, &before, &after),
             _ => Ok(()),
@@ -167,9 +143,7 @@ impl Bridges {
             }
             Published::NoSubscription => {
                 let gone = |state: Option<&State>| state.is_none_or(|state| !state.channels.contains(&post.chid));
-                // Report 0010 lists as missing that nothing is read behind a removal that removed nobody.
-                let unread = matches!(post.verdict, Some(BridgeOutcome::Gone | BridgeOutcome::Doubted));
-                ("410", unread || self.held(post.uaid, post.since, gone))
+                ("410", self.held(post.uaid, post.since, gone))
             }
             Published::Refused(refusal) => ("refused", post.refused && refusal == BROKEN),
             Published::Unavailable => ("503", true),

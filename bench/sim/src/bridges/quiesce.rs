@@ -1,9 +1,8 @@
 //! Rest: nothing fails any more, everything under way ends, and every phone registers a new token and is reached.
 
-use super::clients::Asked;
+use super::parts::{Asked, Mood};
 use super::plan::Faults;
 use super::plan::Verdict;
-use super::service::Mood;
 use super::world::Bridges;
 
 impl Bridges {

@@ -5,31 +5,8 @@ use machine::time::UnixSeconds;
 use machine::upstream::{BridgeOutcome, Bridged};
 use machine::{StoreError, StoreOp, StoreReply};
 
+use super::parts::BrokenRule;
 use super::world::Bridges;
-
-/// The rule that is broken. Only tests make one.
-#[cfg_attr(not(test), allow(dead_code))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BrokenRule {
-    /// The removal of a refused token removes the user with any token.
-    AnyTokenEnds,
-    /// A mark is from a minute ago.
-    MarkTooOld,
-    /// A machine is told that the service took what it did not take.
-    SentAlone,
-    /// A refusal is believed while the guard is active.
-    GuardIgnored,
-    /// The service does not answer.
-    AnswerLost,
-    /// A new token keeps the mark of the old one.
-    MarkStays,
-    /// Storage says Done to a new token and does not keep it.
-    UpdateIgnored,
-    /// Storage says Done to a new channel and does not keep it.
-    RegisterIgnored,
-    /// Storage says Done to the removal of a user and keeps it.
-    RemovalIgnored,
-}
 
 impl Bridges {
     /// The store, perhaps as a broken world has it.

@@ -1,37 +1,12 @@
 //! The service that carries the notifications: it takes them, ends devices, doubts them, is down, or answers late.
 
 use machine::Input;
-use machine::ids::{Clock, StoreTicket, Uaid};
+use machine::ids::StoreTicket;
 use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
 
+use super::parts::{Call, Device, Mood};
 use super::plan::Verdict;
 use super::world::Bridges;
-
-/// A device token: `device N`.
-pub(super) struct Device {
-    /// What the service usually says of it.
-    pub(super) mood: Mood,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mood {
-    Fine,
-    Ended,
-    Doubted,
-}
-
-/// A call that the service has not answered.
-pub(super) struct Call {
-    /// Node and shard.
-    pub(super) at: (usize, usize),
-    ticket: StoreTicket,
-    post: usize,
-    /// Record that it was made for.
-    record: (Uaid, Clock, usize),
-    pub(super) ready_at: u64,
-    /// The service has answered it before.
-    again: bool,
-}
 
 /// Number of a device, by its token.
 pub(super) fn device_of(record: &Bridged) -> Result<usize, String> {

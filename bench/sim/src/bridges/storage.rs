@@ -3,32 +3,10 @@
 use machine::ids::{StoreTicket, Uaid};
 use machine::{StoreError, StoreOp, StoreReply};
 
+use super::parts::{Late, Reply, Work};
 use super::plan::SECOND;
 use super::plan::Verdict;
 use super::world::Bridges;
-
-/// An operation that has not taken effect.
-pub(super) struct Work {
-    /// Node and shard.
-    pub(super) at: (usize, usize),
-    ticket: StoreTicket,
-    pub(super) op: StoreOp,
-    pub(super) ready_at: u64,
-}
-
-/// An answer on its way back to the same boot of the node.
-pub(super) struct Reply {
-    pub(super) at: (usize, usize),
-    pub(super) uaid: Uaid,
-    pub(super) ticket: StoreTicket,
-    pub(super) result: Result<StoreReply, StoreError>,
-}
-
-/// A write that failed and takes effect all the same.
-pub(super) struct Late {
-    pub(super) at: u64,
-    op: StoreOp,
-}
 
 impl Bridges {
     pub(super) fn submit(&mut self, at: (usize, usize), ticket: StoreTicket, op: StoreOp) {
@@ -96,5 +74,11 @@ impl Bridges {
 
 /// A write that is settled by its version, whenever it comes.
 fn is_version(op: &StoreOp) -> bool {
-    matches!(op, StoreOp::SetBridge { .. } | StoreOp::MarkRefused { .. } | StoreOp::DropBridged { .. })
+    matches!(
+        op,
+        StoreOp::SetBridge { .. }
+            | StoreOp::MarkRefused { .. }
+            | StoreOp::ClearRefused { .. }
+            | StoreOp::DropBridged { .. }
+    )
 }

@@ -9,14 +9,9 @@ use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{EffectQueue, Input};
 
-use super::clients::{Phone, Post, Request};
-use super::nodes::Node;
-use super::oracle::{Judged, User};
+use super::parts::{BrokenRule, Call, Device, Judged, Late, Node, Phone, Post, Reply, Request, User, Work};
 use super::plan::Verdict;
 use super::plan::{Plan, SECOND};
-use super::sabotage::BrokenRule;
-use super::service::{Call, Device};
-use super::storage::{Late, Reply, Work};
 use crate::coverage::CoverageMarks;
 use crate::rng::Rng;
 use crate::trace::Recorder;

@@ -1,4 +1,4 @@
-//! What a drill is given on its command line.
+//! Options of a drill.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What each fault of a drill does to the nodes, the database and the users.
+//! Effects of each fault of a drill on the nodes, the database and the users.
 
 use std::io;
 use std::thread;

@@ -1,4 +1,4 @@
-//! What the threads of a store and its ports know of each other.
+//! State that the threads of a store and its ports share without waiting.
 
 use std::path::Path;
 use std::sync::Arc;

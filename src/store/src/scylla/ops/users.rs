@@ -169,7 +169,8 @@ pub(super) async fn subscribe(
     let at = later(known, uaid, &part, at);
     let channel = put(family::CHANNEL, chid.0.to_vec(), rows::channel(at, key.as_ref()), at);
     hand.change(&uaid, &[user_clock(at), channel]).await?;
-    if check(hand, uaid, chid).await?.record.is_none() {
+    let behind = check(hand, uaid, chid).await?;
+    if behind.record.is_none() {
         known.change(uaid, |user| *user = CachedUser::dropped(at.max(user.dropped_at)));
         let gone = |family, key| Change::UserDelete { family, key, at: micros(at) };
         let rows = [gone(family::USER_CLOCK, Vec::new()), gone(family::CHANNEL, chid.0.to_vec())];
@@ -180,7 +181,9 @@ pub(super) async fn subscribe(
         user.is_there(part.low_water);
         user.channels = Some(channels + 1);
     });
-    Ok(StoreReply::Done)
+    // Another node may have subscribed the channel meanwhile, with another key and a later clock.
+    let lost = behind.channels.iter().any(|there| there.chid == chid && there.key != key);
+    Ok(if lost { StoreReply::OtherKey } else { StoreReply::Done })
 }
 
 /// Reads a user with at least this channel, and returns the number of its channels beside it.
