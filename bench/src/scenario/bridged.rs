@@ -130,8 +130,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     }
     load.drain()?;
     load.rest(options.settle)?;
-    for stage in stages {
-        load.show(&mut report, stage, &idle);
+    for (nth, stage) in stages.into_iter().enumerate() {
+        // The first one is before any silence.
+        load.show(&mut report, stage, &idle, nth == 0 && !options.failing);
     }
     let most = load.resident_most;
     report.add("resident memory, most", most, "B");
@@ -339,7 +340,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn show(&self, report: &mut Report, stage: usize, idle: &UsageDelta) {
+    fn show(&self, report: &mut Report, stage: usize, idle: &UsageDelta, must_succeed: bool) {
         let stage = &self.stages[stage];
         let name = stage.name;
         let mut statuses: Vec<_> = stage.statuses.iter().collect();
@@ -349,8 +350,9 @@ impl Load<'_> {
         }
         let wanted = if self.options.registrations { 200 } else { 201 };
         let others: u64 = statuses.iter().filter(|(status, _)| **status != wanted).map(|(_, count)| **count).sum();
-        if !self.options.failing && self.options.stall == 0.0 {
+        if must_succeed {
             report.check(format!("{name}: other answers than {wanted}"), others, 0);
+            report.check(format!("{name}: is without any answer"), u64::from(statuses.is_empty()), 0);
         }
         report.add(format!("{name}: POSTs due and not sent"), stage.unsent, "");
         stage.to_answer.show(report, &format!("{name}: due to answer"));
