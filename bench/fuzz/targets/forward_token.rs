@@ -11,7 +11,7 @@ const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 fuzz_target!(|input: (&str, Option<[u8; 32]>, Vec<u8>)| {
     let (url, digest, edits) = input;
     let tokens = ForwardTokens::new(&[KEY.to_owned()]).unwrap();
-    assert!(tokens.open(url).is_none(), "nobody sealed it");
+    assert!(tokens.open(url).is_none(), "no key sealed it");
     // A digest of zero bytes is none.
     let sender = digest.filter(|digest| *digest != [0; 32]).map(KeyDigest);
     let token = ForwardToken { url: url.into(), sender, key: None };

@@ -78,7 +78,7 @@ impl Bridges {
             }
         };
         if asked == Asked::Remove {
-            // It forgets its registration, whatever the answer is.
+            // It forgets its registration before it knows the answer.
             self.phones[phone] = Phone::default();
         }
         self.requested((phone, uaid), asked, RegistrationCommand { uaid, call }.into())
@@ -154,7 +154,7 @@ impl Bridges {
     /// A machine answers a request.
     pub(super) fn answered(&mut self, at: (usize, usize, u32), event: Event) -> Verdict {
         let Some(request) = self.requests.remove(&at) else {
-            return Err(format!("an answer that nobody waits for: {event:?}"));
+            return Err(format!("an answer without a request: {event:?}"));
         };
         match (request.asked, event) {
             (Asked::Post(post), Event::Sender(SenderEvent::Published(published))) => self.published(post, published),

@@ -40,7 +40,7 @@ impl Bridges {
             | Effect::Peer(..)
             | Effect::LedgerAppend(..)
             | Effect::LedgerDead(_)
-            | Effect::Wake(_) => Err("nobody has a session, and a machine behaves as if somebody had".to_owned()),
+            | Effect::Wake(_) => Err("an effect of sessions in a world without sessions".to_owned()),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What the world of bridged users is made of. Each part is moved by the file of its name.
+//! Parts of the world of bridged users: requests and phones, nodes, records in storage, calls of the service. The
+//! files beside this one move them.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -38,7 +38,7 @@ pub(super) struct Faults {
     pub(super) store_reply_lost: u64,
     /// A storage operation fails and takes effect later.
     pub(super) store_late: u64,
-    /// The service answers a second time, to nobody.
+    /// The service answers a call a second time.
     pub(super) answered_twice: u64,
     /// A node dies.
     pub(super) kill: u64,

@@ -33,7 +33,7 @@ impl Bridges {
             return Err("no target of a forward endpoint exists in this world".to_owned());
         };
         let post = message.payload.first_chunk().map(|index| u64::from_be_bytes(*index) as usize);
-        let post = post.filter(|post| *post < self.posts.len()).ok_or("a notification that nobody POSTed")?;
+        let post = post.filter(|post| *post < self.posts.len()).ok_or("a notification without a POST")?;
         let device = device_of(&to)?;
         self.called(post, &to, device, &message)?;
         let ready_at = self.now + self.rng.service.below(self.plan.service_delay + 1);
