@@ -1,6 +1,6 @@
 //! Notifications of bridged users: each outcome at the service, and what becomes of the user.
 
-use super::registration::{bridged_user, device};
+use super::registration::{bridged_user, device, register_elsewhere};
 use super::*;
 use crate::limits::{REFUSED_TOKEN_SECONDS, UPSTREAM_CALLS_MAX};
 use crate::upstream::{BridgeFailure, BridgeOutcome};
@@ -144,10 +144,7 @@ fn a_removal_that_a_registration_made_void_is_no_end_of_the_subscription() {
     mesh.answer_upstream(BridgeOutcome::Gone);
     mesh.store.release_one();
     mesh.run();
-    let had = mesh.store.contact_of(uaid).bridge.unwrap();
-    let registered = Clock(had.registered.0 + 60_000_000);
-    let bridge = Box::new(crate::upstream::Bridged { registered, token: "newer".into(), ..*had });
-    mesh.store.done(&StoreOp::SetBridge { uaid, bridge });
+    register_elsewhere(&mut mesh, uaid);
     mesh.store.release();
     mesh.run();
     assert_eq!(mesh.answer_to(post), Some(Published::Unavailable));

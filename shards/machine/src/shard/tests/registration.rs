@@ -20,6 +20,14 @@ pub(super) fn bridged_user(mesh: &mut Mesh, shard: usize) -> Uaid {
     uaid
 }
 
+/// Gives a bridged user another token a minute later, as a `PUT` at another node does.
+pub(super) fn register_elsewhere(mesh: &mut Mesh, uaid: Uaid) {
+    let had = mesh.store.contact_of(uaid).bridge.unwrap();
+    let registered = Clock(had.registered.0 + 60_000_000);
+    let bridge = Box::new(crate::upstream::Bridged { registered, token: "newer".into(), ..*had });
+    mesh.store.done(&StoreOp::SetBridge { uaid, bridge });
+}
+
 fn token_of(mesh: &Mesh, uaid: Uaid) -> Option<String> {
     mesh.store.contact_of(uaid).bridge.map(|bridge| bridge.token.to_string())
 }
@@ -157,10 +165,7 @@ fn an_update_that_wrote_nothing_is_no_success() {
         if removed {
             mesh.store.done(&StoreOp::DropUser { uaid });
         } else {
-            let had = mesh.store.contact_of(uaid).bridge.unwrap();
-            let registered = Clock(had.registered.0 + 60_000_000);
-            let bridge = Box::new(crate::upstream::Bridged { registered, token: "newer".into(), ..*had });
-            mesh.store.done(&StoreOp::SetBridge { uaid, bridge });
+            register_elsewhere(&mut mesh, uaid);
         }
         mesh.store.release();
         mesh.run();
