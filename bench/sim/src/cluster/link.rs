@@ -46,6 +46,7 @@ pub(super) struct Reply {
 pub(super) enum Behind {
     /// A write of messages; the stamp of one that was written as a message row.
     Write(Option<Stamp>),
+    Page,
     #[default]
     Other,
 }
@@ -210,6 +211,7 @@ impl Cluster {
         }
         self.behind = match &result {
             _ if writes => Behind::Write(wrote),
+            Ok(StoreReply::Page(_)) => Behind::Page,
             _ => Behind::Other,
         };
         let here = &self.nodes[node].id;

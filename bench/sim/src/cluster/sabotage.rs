@@ -57,6 +57,10 @@ pub(crate) enum Breakage {
     RowUnrenewed,
     /// No row is ever cleared.
     NothingIsCleared,
+    /// A session that passes a row by does not ask about its user.
+    PassedRowUndoubted,
+    /// A session that passes a row by does not see that it lacks a registered channel.
+    LackUnnoticed,
     /// A message that turns up below low water is not saved again.
     BelowLowWaterStays,
     /// A node does not know a push again that it has refused.
@@ -109,6 +113,12 @@ impl Cluster {
             (Breakage::NeverRefreshed, StoreOp::Touch { .. }) if self.calm => Some(Err(StoreError::Transient)),
             (Breakage::NeverDoubts, StoreOp::LoadUser { uaid }) if machine.is_resident(*uaid) => {
                 Some(Err(StoreError::Transient))
+            }
+            (Breakage::PassedRowUndoubted, StoreOp::LoadUser { .. }) if behind == Behind::Page => {
+                Some(Err(StoreError::Transient))
+            }
+            (Breakage::LackUnnoticed, StoreOp::LoadUser { .. }) if behind == Behind::Page => {
+                Some(self.user_without(op, |user| user.channels.clear()))
             }
             (Breakage::BelowLowWaterStays, StoreOp::Locate { .. }) if second_look => {
                 Some(self.user_without(op, |user| user.low_water = Clock(0)))
@@ -342,6 +352,18 @@ mod tests {
     fn rows_that_lead_nowhere_are_noticed() {
         let what = found(Breakage::NothingIsCleared);
         assert!(what.contains("leads nowhere"), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_passes_rows_by_and_does_not_doubt_keeps_them_waiting() {
+        let what = found_in(Breakage::PassedRowUndoubted, true);
+        assert!(what.contains("waits ("), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_lacks_a_channel_and_stays_keeps_its_messages_waiting() {
+        let what = found_in(Breakage::LackUnnoticed, true);
+        assert!(what.contains("waits ("), "{what}");
     }
 
     #[test]

@@ -55,6 +55,9 @@ impl ShardMachine {
                 self.forget_record(cx, &entry);
             } else {
                 let mut message = body.clone();
+                if message.stamp.origin != self.config.origin {
+                    self.settling.keep(cx.now.mono, session.uaid, message.stamp);
+                }
                 if entry.tried() != message.tries {
                     Arc::make_mut(&mut message).tries = entry.tried();
                 }

@@ -16,6 +16,11 @@ impl ShardMachine {
         if self.settling.refused_lately(uaid, stamp) {
             return NodeAnswer::Busy;
         }
+        // A copy of a push that was taken: its message was acked, or is saved since its session ended. Refused, it would
+        // be stored under a second stamp.
+        if self.settling.taken_lately(uaid, stamp) {
+            return NodeAnswer::Done;
+        }
         let answer = self.node_push_answer(cx, push);
         if answer == NodeAnswer::Busy {
             self.settling.refuse(cx.now.mono, uaid, stamp);
@@ -49,7 +54,7 @@ impl ShardMachine {
                 Disposition::Direct | Disposition::Stored | Disposition::Bridged => NodeAnswer::Done,
             };
         }
-        if self.is_in_window(&RowKey::of(&message)) || self.settling.ended_lately(message.uaid, message.stamp) {
+        if self.is_in_window(&RowKey::of(&message)) {
             return NodeAnswer::Done;
         }
         if self.is_held(cx.now.mono, at, &message) {

@@ -20,6 +20,7 @@ pub(in crate::shard) struct Settling {
     /// Cancels at storage.
     cancelling: BTreeSet<(Uaid, Stamp)>,
     settled: Lately,
+    kept: Lately,
     refused: Lately,
 }
 
@@ -110,6 +111,16 @@ impl Settling {
         self.settled.known.contains(&(uaid, stamp))
     }
 
+    /// Remembers that the session of an unacked message of another node has ended, and that the message is saved here.
+    pub fn keep(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
+        self.kept.remember(now, uaid, stamp);
+    }
+
+    /// Returns true if a message of another node was taken here and has left its session within the last minute.
+    pub fn taken_lately(&self, uaid: Uaid, stamp: Stamp) -> bool {
+        self.ended_lately(uaid, stamp) || self.kept.known.contains(&(uaid, stamp))
+    }
+
     /// Remembers that a push was refused here: the node that made it gives the message another stamp.
     pub fn refuse(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
         self.refused.remember(now, uaid, stamp);
@@ -145,7 +156,7 @@ impl Lately {
 
 /// At the bound an unknown ack is not looked up; window entries always fit.
 const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
-/// Entries of each of the two tables, about 3 MB. At the bound the oldest is forgotten.
+/// Entries of each of the three tables, about 3 MB each. At the bound the oldest is forgotten.
 const LATELY_MAX: usize = 65_536;
 const LATELY_FOR: TimeSpan = TimeSpan::from_secs(60);
 
@@ -225,5 +236,12 @@ mod tests {
         assert!(settling.ended_lately(old.uaid, old.stamp) && !settling.ended_lately(new.uaid, new.stamp));
         settling.remember(Instant(0).after(LATELY_FOR), new.uaid, new.stamp);
         assert!(!settling.ended_lately(old.uaid, old.stamp) && settling.ended_lately(new.uaid, new.stamp));
+    }
+
+    #[test]
+    fn what_is_kept_has_not_ended() {
+        let (mut settling, row) = (Settling::default(), row(1, 5));
+        settling.keep(Instant(0), row.uaid, row.stamp);
+        assert!(settling.taken_lately(row.uaid, row.stamp) && !settling.ended_lately(row.uaid, row.stamp));
     }
 }

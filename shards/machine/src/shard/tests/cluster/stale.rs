@@ -349,6 +349,33 @@ fn a_late_copy_of_a_refused_push_replaces_no_accepted_message() {
     assert!(mesh.ledger.values().any(|held| held.stamp == older), "it was accepted and is not acked");
 }
 
+/// The network brings a push twice, and its node hears the second answer.
+#[test]
+fn a_late_copy_of_a_push_that_was_taken_is_taken_when_its_session_has_ended() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    mesh.lines[1] = Line::Held;
+    let post = mesh.start_post(0, message(uaid));
+    mesh.run();
+    let Some((_, _, PeerOp::Push { message, .. })) = mesh.calls.front().cloned() else { panic!("no push") };
+    mesh.lines[1] = Line::Up;
+    mesh.run();
+    assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { disposition: Direct, .. })));
+    let copy = || Command::Node(NodeCommand::Push(Box::new(NodePush { message: message.clone(), stored: false })));
+    mesh.store.mode = Mode::Held;
+    mesh.close(socket);
+    assert_eq!(mesh.request(1, copy()), "Done", "its session has ended, and it is being saved");
+    mesh.store.mode = Mode::Prompt;
+    mesh.store.release();
+    mesh.run();
+    assert_eq!(mesh.request(1, copy()), "Done", "it is saved");
+    let next = mesh.session(1, Some(uaid));
+    assert_eq!(mesh.request(1, copy()), "Done", "the next session reads it");
+    assert_eq!(mesh.notifications(next), [message.stamp]);
+    mesh.ack(next, message.stamp);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
 #[test]
 fn a_durable_copy_that_is_not_taken_is_found_in_storage() {
     let mut mesh = Mesh::nodes(2, |config| config.durable = true);
