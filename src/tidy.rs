@@ -44,6 +44,11 @@ fn lints_of_the_workspace_are_switched_off_in_their_homes_only() {
 }
 
 #[test]
+fn every_source_file_belongs_to_a_crate() {
+    refuse(rust::orphans(&Tree::load()));
+}
+
+#[test]
 fn unwraps_name_their_invariant() {
     refuse(rust::unwraps(&Tree::load()));
 }

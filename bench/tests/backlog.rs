@@ -1,9 +1,7 @@
 //! The backlog scenario at a size for tests: nothing lost, nothing twice, expired messages in front block nothing.
 
-mod common;
-
+use crate::common::World;
 use clap::Parser;
-use common::World;
 use murre_bench::scenario::backlog;
 
 #[derive(Parser)]

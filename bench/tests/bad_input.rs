@@ -1,14 +1,12 @@
 //! Bad input of strangers: each case gets the documented close code or status and errno, and other sessions do not
 //! notice (PROTOCOL.md 1.3 and 2.11).
 
-mod common;
-
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use common::wire::{self, Wire, masked, raw};
-use common::{PATIENCE, Request, Subscription, UserAgent, World};
+use crate::common::wire::{self, Wire, masked, raw};
+use crate::common::{PATIENCE, Request, Subscription, UserAgent, World};
 use murre::client::agent::{Agent, Received};
 use murre_bench::frame;
 use serde_json::{Value, json};

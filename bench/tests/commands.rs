@@ -1,11 +1,9 @@
 //! The commands of the binary against a real server.
 
-mod common;
-
 use std::process::ExitCode;
 
+use crate::common::World;
 use clap::Parser;
-use common::World;
 use murre::commands::probe::{Args, Step, check};
 use murre::commands::{Cli, Command, endpoint};
 

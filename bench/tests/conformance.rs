@@ -1,12 +1,10 @@
 //! The tool `murre-bench conformance`: no MUST fails on this server, and each fault of the reference server is found.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
 
-use common::World;
-use common::scenario::Reference;
+use crate::common::World;
+use crate::common::scenario::Reference;
 use murre_bench::process::Server;
 use serde_json::Value;
 

@@ -1,11 +1,9 @@
 //! One session from hello to ack, over real sockets, with clients from other projects (PROTOCOL.md 1 and 2).
 
-mod common;
-
 use std::time::Duration;
 
-use common::wire::{Heard, Wire, masked, text};
-use common::{Request, SILENCE, World};
+use crate::common::wire::{Heard, Wire, masked, text};
+use crate::common::{Request, SILENCE, World};
 use murre::client::agent::channel_id;
 use murre::client::encryption::SubscriptionKeys;
 use murre_bench::frame;
@@ -32,7 +30,7 @@ fn hello_gives_new_keeps_known_and_replaces_unknown() {
 #[test]
 fn hello_has_exactly_five_keys() {
     let world = World::start();
-    let mut agent = common::UserAgent::connect(world.server.websocket());
+    let mut agent = crate::common::UserAgent::connect(world.server.websocket());
     agent.send(json!({"messageType": "hello", "channelIDs": [channel_id()], "extra": [1], "uaid": null}));
     let answer = agent.expect("hello");
     let mut keys: Vec<&String> = answer.as_object().unwrap().keys().collect();
@@ -190,7 +188,7 @@ fn registering_again_gives_another_url_of_the_same_channel() {
     assert_eq!((&first["status"], &second["status"]), (&json!(200), &json!(200)));
     for answer in [first, second] {
         let url = answer["pushEndpoint"].as_str().unwrap().to_owned();
-        assert_eq!(world.post(&common::Subscription { channel: channel.clone(), url }, 60, "x").status, 201);
+        assert_eq!(world.post(&crate::common::Subscription { channel: channel.clone(), url }, 60, "x").status, 201);
         assert_eq!(agent.note().channel, channel);
     }
 }
@@ -420,7 +418,7 @@ fn a_user_agent_that_does_not_ack_hears_a_burst_and_a_backlog() {
             agent = world.agent(Some(&uaid));
             agent.leave();
             // No user agent is connected until all of it is stored.
-            agent = common::UserAgent::connect(world.server.websocket());
+            agent = crate::common::UserAgent::connect(world.server.websocket());
         }
         let mut ids = Vec::new();
         for _ in 0..300 {

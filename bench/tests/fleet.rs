@@ -1,18 +1,17 @@
 //! The swarm of user agents against a real server, with rings so small that everything crosses their borders.
 
-mod common;
-
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::common::{PATIENCE, SILENCE, World};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use common::{PATIENCE, SILENCE, World};
 use murre_bench::fleet::{AgentEvent, End, Leave, Plan, version_hash};
 use murre_bench::metrics;
 use murre_bench::post::{PostSpec, PostWriter, Signing};
+use murre_bench::process::own_address;
 use murre_bench::scenario::Driver;
 use murre_bench::target::Ramp;
 use murre_bench::target::Target;
@@ -207,10 +206,8 @@ fn certificate() -> (tempfile::TempDir, PathBuf, PathBuf) {
 #[test]
 fn sessions_and_posts_go_over_tls() {
     let (_directory, cert, key) = certificate();
-    // A loopback address of this process alone.
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let [ws, endpoint]: [SocketAddr; 2] =
-        ["8443", "8445"].map(|port| format!("127.77.{high}.{low}:{port}").parse().unwrap());
+    let ip = own_address();
+    let [ws, endpoint] = [8443, 8445].map(|port| SocketAddr::from((ip, port)));
     let settings = [
         format!("websocket.tls.listen={ws}"),
         format!("endpoint.tls.listen={endpoint}"),
@@ -243,8 +240,7 @@ fn sessions_and_posts_go_over_tls() {
 #[test]
 fn one_public_port_serves_sessions_and_posts() {
     let (_directory, cert, key) = certificate();
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let public: SocketAddr = format!("127.77.{high}.{low}:8447").parse().unwrap();
+    let public = SocketAddr::from((own_address(), 8447));
     let settings = [
         format!("public.listen={public}"),
         "public.domain=localhost".to_owned(),

@@ -1,12 +1,10 @@
 //! Random bytes cost no memory: 64 KiB on each of 1,000 connections, and when they are gone the server has as much
 //! memory as before (docs/STYLE.md: bounded under attack).
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::wire::{Wire, masked, raw};
-use common::{PATIENCE, World};
+use crate::common::wire::{Wire, masked, raw};
+use crate::common::{PATIENCE, World};
 use murre_bench::frame;
 use murre_bench::host::{Memory, raise_open_files};
 use murre_bench::metrics::Metrics;
@@ -192,6 +190,6 @@ fn random_bytes_leave_memory_where_it_was() {
         }
     }
     let mut bystander = Wire::greeted(world.server.websocket());
-    bystander.write(&common::wire::text("{}"));
-    assert_eq!(bystander.hear(), common::wire::Heard::Text("{}".into()));
+    bystander.write(&crate::common::wire::text("{}"));
+    assert_eq!(bystander.hear(), crate::common::wire::Heard::Text("{}".into()));
 }

@@ -1,10 +1,8 @@
 //! Delivery receipts, dead endpoints and rates over sockets (RFC 8030 sections 5.1 and 6.3).
 
-mod common;
-
 use std::time::Instant;
 
-use common::{Reply, Request, Subscription, World};
+use crate::common::{Reply, Request, Subscription, World};
 use serde_json::Value;
 
 /// A POST that asks for a receipt; the path of the receipt.

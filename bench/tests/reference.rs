@@ -1,8 +1,6 @@
 //! The scenarios against the reference server: they run there too, and they notice each of its faults.
 
-mod common;
-
-use common::scenario::{Reference, in_place_of, run};
+use crate::common::scenario::{Reference, in_place_of, run};
 use murre_bench::result::names;
 use murre_bench::scenario::{churn, hold, mixed, ping, push, store, storm};
 

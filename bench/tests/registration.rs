@@ -1,8 +1,6 @@
 //! The registration API over sockets, through the real process (PROTOCOL.md 3).
 
-mod common;
-
-use common::{Reply, Request, World};
+use crate::common::{Reply, Request, World};
 use serde_json::{Value, json};
 
 const SETTINGS: [&str; 4] =

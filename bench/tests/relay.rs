@@ -1,10 +1,8 @@
 //! Relays: several user agents on one WebSocket, wherever their users are owned (docs/PROTOCOL.md, relays).
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Subscription, UserAgent, World};
+use crate::common::{Subscription, UserAgent, World};
 use murre::client::agent::channel_id;
 use serde_json::{Value, json};
 

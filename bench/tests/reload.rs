@@ -1,11 +1,9 @@
 //! SIGHUP: keys are read again from the same file while sessions go on; a list that is refused changes nothing.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Request, World, exchange};
+use crate::common::{PATIENCE, Request, World, exchange};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

@@ -1,10 +1,8 @@
 //! Every load scenario at a size for tests, against the server itself. The tests do not judge the figures; they check
 //! only that the figures are there.
 
-mod common;
-
-use common::World;
-use common::scenario::{in_place_of, run};
+use crate::common::World;
+use crate::common::scenario::{in_place_of, run};
 use murre_bench::result::names;
 use murre_bench::scenario::{churn, hold, mixed, ping, push, store, storm};
 

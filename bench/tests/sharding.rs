@@ -1,9 +1,7 @@
 //! Sockets that end on the shard that owns them, users that come twice, and servers that come back (ARCHITECTURE.md 4).
 
-mod common;
-
-use common::wire::{Heard, Wire};
-use common::{PATIENCE, World};
+use crate::common::wire::{Heard, Wire};
+use crate::common::{PATIENCE, World};
 use murre_bench::frame::{self, upgrade_request};
 use murre_bench::metrics::Metrics;
 use serde_json::json;

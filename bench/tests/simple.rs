@@ -1,14 +1,12 @@
 //! SimplePush over real sockets: versions, of which only the newest counts, and wake-up calls for absent user agents
 //! (PROTOCOL.md 1.12).
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Request, SILENCE, Subscription, UserAgent, World};
+use crate::common::{PATIENCE, Request, SILENCE, Subscription, UserAgent, World};
 use serde_json::{Value, json};
 
 /// Seconds between two wake-up calls for one user (docs/LIMITS.md).

@@ -1,14 +1,12 @@
 //! The WebSocket below its messages, byte by byte on real sockets: upgrade, frames, close codes, the server's own pings
 //! (PROTOCOL.md 1.1 to 1.3 and 1.7).
 
-mod common;
-
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
-use common::{PATIENCE, Request, World, exchange};
+use crate::common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
+use crate::common::{PATIENCE, Request, World, exchange};
 use murre::client::http::Response;
 use murre_bench::frame;
 use serde_json::json;

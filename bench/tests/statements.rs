@@ -1,12 +1,10 @@
 //! Statements of each operation, counted by a running server on a real database.
 
-mod common;
-
 use std::process::Command;
 use std::time::Duration;
 
-use common::World;
-use common::scenario::run;
+use crate::common::World;
+use crate::common::scenario::run;
 use murre_bench::process::{self, Options, Server};
 use murre_bench::scenario::{statements, storm};
 use tempfile::TempDir;

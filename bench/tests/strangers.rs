@@ -1,13 +1,11 @@
 //! One stranger with very many connections: its neighbours must not lack the resources that it takes (docs/LIMITS.md).
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
-use common::{PATIENCE, Request, World, exchange};
+use crate::common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
+use crate::common::{PATIENCE, Request, World, exchange};
 use murre_bench::frame;
 
 const NODE_KEY: &str = "0123456789abcdef-node";

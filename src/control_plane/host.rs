@@ -56,6 +56,6 @@ pub enum Signal {
     Stop,
     /// SIGHUP: read the keys again.
     Reload,
-    /// No signal: the table of nodes says that this run is over.
+    /// No signal: the table of nodes says that this boot is over.
     Over,
 }

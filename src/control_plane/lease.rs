@@ -1,4 +1,4 @@
-//! The lease of this node: its row says every 30 s that the run goes on. The table may also say that it is over, which
+//! The lease of this node: its row says every 30 s that the boot goes on. The table may also say that it is over, which
 //! ends the node: others have dropped what they owed to it, and clear the presence rows of its sessions.
 //! Lives on: the control plane.
 
@@ -32,7 +32,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Of a run that has just entered the cluster.
+    /// Of a boot that has just entered the cluster.
     pub(crate) fn new(nodes: Arc<dyn NodeTable>, me: Arc<NodeId>) -> Lease {
         let board = Arc::new(Board::new(&[LeaseStats::MEANINGS]));
         Lease { nodes, me, renewed: Instant::now(), stats: LeaseStats::default(), board }
@@ -42,7 +42,7 @@ impl Lease {
         Arc::clone(&self.board)
     }
 
-    /// Renews until the run is over, and says so to `came`.
+    /// Renews until the boot is over, and says so to `came`.
     pub(super) async fn run(mut self, came: mpsc::Sender<Signal>, host: Arc<dyn Host>) {
         let mut tick = tokio::time::interval(RENEW_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -58,7 +58,7 @@ impl Lease {
         }
     }
 
-    /// Renews once. Returns true if the run is over.
+    /// Renews once. Returns true if the boot is over.
     async fn renew(&mut self) -> bool {
         let renewed = self.nodes.renew(&self.me).await;
         match renewed {

@@ -78,7 +78,7 @@ impl Cluster {
         self.peers.renew(keys, trust);
     }
 
-    /// Writes that this run has begun, and that the `last` one of this data directory is over. Called before its first
+    /// Writes that this boot has begun, and that the `last` one of this data directory is over. Called before its first
     /// session.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Cluster {
         if self.listed { self.nodes.enter(&self.me).map_err(NodeError::StoreAway) } else { Ok(()) }
     }
 
-    /// Renewal of the lease of this run; `None` for a node that is not listed.
+    /// Renewal of the lease of this boot; `None` for a node that is not listed.
     pub(super) fn lease(&self) -> Option<Lease> {
         self.listed.then(|| Lease::new(Arc::clone(&self.nodes), Arc::clone(&self.me)))
     }
@@ -118,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// For a node that will not start again: makes the calls, and writes that its last run is over. Blocks.
+    /// For a node that will not start again: makes the calls, and writes that its last boot is over. Blocks.
     ///
     /// # Errors
     /// [`NodeError::StoreAway`], [`NodeError::Host`].
@@ -143,7 +143,7 @@ impl Cluster {
     }
 
     /// Waits until every call is answered and every queued notification has arrived, for `SETTLE_TIME_MAX` at most;
-    /// then writes that this run is over.
+    /// then writes that this boot is over.
     pub(super) fn retire_boot(&self) {
         let until = Instant::now() + SETTLE_TIME_MAX;
         while self.peers.unsettled() > 0 && Instant::now() < until {

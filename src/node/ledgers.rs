@@ -1,4 +1,4 @@
-//! The ledger logs of earlier runs, saved before a node serves, and the new logs of this run.
+//! The ledger logs of earlier boots, saved before a node serves, and the new logs of this boot.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, NodeError> {
     Ok(messages)
 }
 
-/// The logs of earlier runs. In a cluster they stay until the node serves: the notifications to the nodes that hold
+/// The logs of earlier boots. In a cluster they stay until the node serves: the notifications to the nodes that hold
 /// their users are in memory only, and a start that ends before they are sent leaves them to the next start.
 pub(super) struct RecoveredLedgers {
     /// `None` after the logs are removed.

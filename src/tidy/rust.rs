@@ -1,7 +1,7 @@
 //! Rules about Rust sources that neither the compiler nor clippy checks: sizes, words, `unwrap`, and the text of every
 //! mail.
 
-use super::tree::{File, Tree, code_of, has_word, test_lines};
+use super::tree::{File, Tree, code_of, has_word, module_dir, test_lines};
 
 const FILE_LINES_MAX: usize = 1_000;
 const LINE_COLUMNS_MAX: usize = 120;
@@ -78,6 +78,38 @@ pub fn ignored_tests(tree: &Tree) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// Every source file is the root of a crate, or a module of another file: the compiler says nothing of one that is not.
+pub fn orphans(tree: &Tree) -> Vec<String> {
+    let declared: Vec<String> = tree.rust().flat_map(|file| modules(tree, file)).collect();
+    let is_module = |file: &File| declared.iter().any(|place| *place == file.path.replace("/mod.rs", ".rs"));
+    let lost = tree.rust().filter(|file| !is_root(tree, &file.path) && !is_module(file));
+    lost.map(|file| format!("{}: belongs to no crate", file.path)).collect()
+}
+
+/// The files that this one declares as modules, each without a directory of its own: `mod b;` in `a.rs` gives `a/b.rs`.
+fn modules<'a>(tree: &Tree, file: &'a File) -> impl Iterator<Item = String> + 'a {
+    let beside = || format!("{}/", file.path.rsplit_once('/').map_or("", |(dir, _)| dir));
+    let dir = if is_root(tree, &file.path) { beside() } else { module_dir(&file.path) };
+    let declaration = |line: &'a str| line.rsplit_once("mod ").filter(|(before, _)| !before.contains('/'));
+    let names = file.text.lines().filter_map(move |line| declaration(line)?.1.strip_suffix(';'));
+    names.map(move |name| format!("{dir}{name}.rs"))
+}
+
+/// Returns true if this is the root of a library or a program, or a target that a `Cargo.toml` lists.
+fn is_root(tree: &Tree, path: &str) -> bool {
+    let usual = ["src/lib.rs", "src/main.rs"].iter().any(|root| path == *root || path.ends_with(&format!("/{root}")));
+    let lists = |manifest: &File| {
+        let crate_dir = manifest.path.trim_end_matches("Cargo.toml");
+        let target = path.strip_prefix(crate_dir).filter(|_| manifest.path.ends_with("Cargo.toml"));
+        let found_by_cargo = |target: &str| {
+            target.strip_prefix("tests/").is_some_and(|name| !name.contains('/'))
+                && !manifest.text.contains("autotests = false")
+        };
+        target.is_some_and(|t| manifest.text.contains(&format!("path = \"{t}\"")) || found_by_cargo(t))
+    };
+    usual || tree.ending(&["Cargo.toml"]).any(lists)
 }
 
 /// Files that may contain `unsafe`.
@@ -216,6 +248,20 @@ fn a_test_that_is_left_out_without_a_reason_is_refused() {
     };
     assert_eq!(found(" = \"needs Cassandra: bench/check test\""), 0);
     assert_eq!([found(""), found(" = \"slow\""), found(" = \"needs Cassandra\"")], [1; 3]);
+}
+
+#[test]
+fn a_file_that_no_crate_contains_is_refused() {
+    let manifest = ("a/Cargo.toml", "autotests = false\n[[test]]\npath = \"tests/all.rs\"\n");
+    let sources = |root: &'static str| [manifest, ("a/tests/all.rs", root), ("a/tests/one.rs", "mod two;\n")];
+    let found = |root, more: &str| orphans(&Tree::of(&[&sources(root)[..], &[(more, "")]].concat()));
+    assert_eq!(found("mod one;\n", "a/tests/one/two.rs"), [""; 0]);
+    assert_eq!(found("pub mod one;\n", "a/tests/one/two/mod.rs"), [""; 0]);
+    assert_eq!(found("mod one;\n", "a/tests/two.rs"), ["a/tests/two.rs: belongs to no crate"]);
+    assert_eq!(found("// mod one;\n", "a/tests/one/two.rs"), ["a/tests/one.rs: belongs to no crate"]);
+    assert_eq!(found("mod one;\n", "b/tests/free.rs").len(), 1);
+    let free = Tree::of(&[("b/Cargo.toml", ""), ("b/tests/free.rs", ""), ("b/src/lib.rs", "")]);
+    assert_eq!(orphans(&free), [""; 0]);
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Tree {
 }
 
 /// `src/a/mod.rs` -> `src/a/`, `src/a.rs` -> `src/a/`, `src/lib.rs` -> `src/`.
-fn module_dir(path: &str) -> String {
+pub fn module_dir(path: &str) -> String {
     let stem = path.trim_end_matches(".rs");
     match stem.rsplit_once('/') {
         Some((dir, "mod" | "lib" | "main")) => format!("{dir}/"),

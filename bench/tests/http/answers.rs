@@ -1,7 +1,7 @@
 //! Answers: 100, methods, pages of other origins, refusals, cancels.
 
-use super::common::World;
 use super::{GOOD, Wire, path, post, receive};
+use crate::common::World;
 
 #[test]
 fn whoever_asks_first_is_told_to_go_on_or_not() {

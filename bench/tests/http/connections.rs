@@ -1,7 +1,7 @@
 //! Lifetime of a connection, pipelined requests, clients that leave early and clients that are too slow.
 
-use super::common::World;
 use super::{Wire, path, post, post_chunked, receive};
+use crate::common::World;
 
 #[test]
 fn a_connection_is_kept_until_its_last_request() {

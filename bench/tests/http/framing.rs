@@ -1,7 +1,7 @@
 //! End of a request: heads, bodies, chunks, their bounds, and requests that two parsers might cut differently.
 
-use super::common::World;
 use super::{GOOD, Wire, path, post, post_chunked, receive};
+use crate::common::World;
 
 #[test]
 fn heads_have_bounds() {

@@ -5,7 +5,7 @@ use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
 
 use super::closed_with;
-use super::common::{Subscription, World};
+use crate::common::{Subscription, World};
 
 #[test]
 fn a_channel_is_registered_in_one_spelling() {

@@ -4,7 +4,7 @@ use murre::client::agent::channel_id;
 use serde_json::{Value, json};
 
 use super::closed_with;
-use super::common::{Subscription, UserAgent, World};
+use crate::common::{Subscription, UserAgent, World};
 
 /// The UAID that this hello is answered with.
 fn hello(world: &World, message: Value) -> String {

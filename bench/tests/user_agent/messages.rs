@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use murre::client::agent::channel_id;
 use serde_json::{Value, json};
 
-use super::common::wire::{Heard, Wire, text};
-use super::common::{PATIENCE, UserAgent, World};
+use crate::common::wire::{Heard, Wire, text};
+use crate::common::{PATIENCE, UserAgent, World};
 
 #[test]
 fn an_ack_names_a_version_and_any_channel() {

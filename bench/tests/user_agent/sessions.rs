@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::common::{Request, World, exchange};
+use crate::common::{Request, World, exchange};
 
 /// The older of two sessions is told to go and does not disturb the newer, in each way in which its end arrives.
 fn takeover(world: &World) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::common::{Note, PATIENCE, Received, Subscription, UserAgent, World, exchange};
+use crate::common::{Note, PATIENCE, Received, Subscription, UserAgent, World, exchange};
 
 /// Names a minimum, and returns the reply.
 fn minimum(agent: &mut UserAgent, word: &str) -> Value {

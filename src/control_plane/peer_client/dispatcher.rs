@@ -37,7 +37,7 @@ pub(super) struct Dispatcher {
 
 /// A task that has ended. Nodes are named by their URLs.
 pub(super) enum TaskResult {
-    Called { url: Box<str>, job: PeerCall, is_retry: bool, called: Called },
+    Called { url: Box<str>, call: PeerCall, is_retry: bool, called: Called },
     Probed { url: Box<str>, called: Called },
     Looked { url: Box<str>, boots: Vec<u64>, row: Option<NodeRow>, buried: bool },
 }
@@ -78,11 +78,11 @@ impl Dispatcher {
     }
 
     /// Sends the reply to the shard.
-    pub fn reply(&mut self, job: PeerCall, reply: PeerReply) {
+    pub fn reply(&mut self, call: PeerCall, reply: PeerReply) {
         self.calls.peers.lane.unsettled.fetch_sub(1, Ordering::SeqCst);
-        match job.back {
+        match call.back {
             Some((reply_queue, ticket)) => {
-                self.stats.replied(&job.op, reply);
+                self.stats.replied(&call.op, reply);
                 reply_queue.push(ticket, reply);
             }
             None => self.stats.peer_owed_answered += u64::from(matches!(reply, PeerReply::Done | PeerReply::NotHere)),
@@ -90,14 +90,14 @@ impl Dispatcher {
     }
 
     /// As [`Dispatcher::fail`], for a call that was never sent.
-    pub fn unreachable(&mut self, node: &mut PeerNode, job: PeerCall, now: Instant) {
+    pub fn unreachable(&mut self, node: &mut PeerNode, call: PeerCall, now: Instant) {
         node.call_stats.unreachable();
-        self.fail(node, job, PeerReply::Unreachable, now);
+        self.fail(node, call, PeerReply::Unreachable, now);
     }
 
     /// Tells the shard that the call failed; a notification stays owed.
-    fn fail(&mut self, node: &mut PeerNode, job: PeerCall, reply: PeerReply, now: Instant) {
-        if let Some(pending) = PendingNotify::of(&job.op) {
+    fn fail(&mut self, node: &mut PeerNode, call: PeerCall, reply: PeerReply, now: Instant) {
+        if let Some(pending) = PendingNotify::of(&call.op) {
             let before = node.retry_queue.len();
             let forgotten = node.retry_queue.insert(pending);
             self.stats.peer_owed_dropped += u64::from(forgotten.is_some());
@@ -106,7 +106,7 @@ impl Dispatcher {
                 node.retry_queue.failed(now, random_part());
             }
         }
-        self.reply(job, reply);
+        self.reply(call, reply);
     }
 
     /// Makes as many of the calls that wait as there are connections for.
@@ -115,21 +115,21 @@ impl Dispatcher {
             let room = RETRY_CALLS_MAX.min(self.calls.connections_max.div_ceil(2));
             if node.retry_queue.is_due(now) && node.retries_in_flight < room {
                 let Some(pending) = node.retry_queue.take() else { return };
-                let job = PeerCall { op: pending.to_op(), back: None, since: std::time::Instant::now() };
-                self.start(url, node, job, true, now);
+                let call = PeerCall { op: pending.to_op(), back: None, since: std::time::Instant::now() };
+                self.start(url, node, call, true, now);
                 continue;
             }
-            let Some(job) = node.waiting.pop_front() else { return };
-            self.start(url, node, job, false, now);
+            let Some(call) = node.waiting.pop_front() else { return };
+            self.start(url, node, call, false, now);
         }
     }
 
-    fn start(&mut self, url: &str, node: &mut PeerNode, job: PeerCall, is_retry: bool, now: Instant) {
-        let request = self.codec.as_ref().and_then(|codec| codec.request(&job.op, &node.base));
+    fn start(&mut self, url: &str, node: &mut PeerNode, call: PeerCall, is_retry: bool, now: Instant) {
+        let request = self.codec.as_ref().and_then(|codec| codec.request(&call.op, &node.base));
         let Some(request) = request else {
             // The machine then stores the message, as any that cannot be handed over; a notification stays owed until
             // there are keys.
-            return self.unreachable(node, job, now);
+            return self.unreachable(node, call, now);
         };
         let kept = node.take_idle();
         self.stats.peer_connects += u64::from(kept.is_none());
@@ -139,7 +139,7 @@ impl Dispatcher {
         node.retries_in_flight += usize::from(is_retry);
         self.tasks.spawn(async move {
             let called = wire::call(client, base, request, kept, within).await;
-            TaskResult::Called { url, job, is_retry, called }
+            TaskResult::Called { url, call, is_retry, called }
         });
     }
 
@@ -148,15 +148,15 @@ impl Dispatcher {
         &mut self,
         url: &str,
         node: &mut PeerNode,
-        job: PeerCall,
+        call: PeerCall,
         result: Result<wire::PeerResponse, CallError>,
         now: Instant,
     ) {
-        match self.outcome(url, node, &job, result, now) {
-            CallOutcome::Settled(reply) => self.settled(node, job, reply, now),
-            CallOutcome::NotTaken => self.fail(node, job, PeerReply::Unreachable, now),
+        match self.outcome(url, node, &call, result, now) {
+            CallOutcome::Settled(reply) => self.settled(node, call, reply, now),
+            CallOutcome::NotTaken => self.fail(node, call, PeerReply::Unreachable, now),
             CallOutcome::Failed(reply, why) => {
-                self.fail(node, job, reply, now);
+                self.fail(node, call, reply, now);
                 self.count_failure(url, node, &why, now);
             }
         }
@@ -167,7 +167,7 @@ impl Dispatcher {
         &mut self,
         url: &str,
         node: &mut PeerNode,
-        job: &PeerCall,
+        call: &PeerCall,
         result: Result<wire::PeerResponse, CallError>,
         now: Instant,
     ) -> CallOutcome {
@@ -184,12 +184,12 @@ impl Dispatcher {
                 return CallOutcome::Failed(PeerReply::NoAnswer, HttpClientError::Connect(why.to_owned()));
             }
         };
-        let (status, took) = (answer.status.as_u16(), job.since.elapsed());
+        let (status, took) = (answer.status.as_u16(), call.since.elapsed());
         self.stats.answered(took);
         self.call_times.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         node.call_stats.answered(status, took);
         node.answered(now);
-        match answer.reply(&job.op) {
+        match answer.reply(&call.op) {
             Some(PeerReply::Unreachable) => CallOutcome::NotTaken,
             Some(reply) => CallOutcome::Settled(reply),
             None => {
@@ -201,13 +201,13 @@ impl Dispatcher {
     }
 
     /// Sends the node's reply to the shard, and removes the call from those that are owed.
-    fn settled(&mut self, node: &mut PeerNode, job: PeerCall, reply: PeerReply, now: Instant) {
-        if let Some(pending) = PendingNotify::of(&job.op) {
+    fn settled(&mut self, node: &mut PeerNode, call: PeerCall, reply: PeerReply, now: Instant) {
+        if let Some(pending) = PendingNotify::of(&call.op) {
             let owed = usize::from(node.retry_queue.remove(&pending));
             self.calls.peers.lane.unsettled.fetch_sub(owed, Ordering::SeqCst);
             node.retry_queue.answered(now);
         }
-        self.reply(job, reply);
+        self.reply(call, reply);
     }
 
     /// Counts a failure. One too many opens the circuit and fails the calls that wait for the node.
@@ -217,8 +217,8 @@ impl Dispatcher {
         }
         self.stats.peer_circuits_opened += 1;
         tracing::warn!(node = %url, reason = %why, "peer circuit opened");
-        for job in std::mem::take(&mut node.waiting) {
-            self.unreachable(node, job, now);
+        for call in std::mem::take(&mut node.waiting) {
+            self.unreachable(node, call, now);
         }
     }
 
@@ -237,9 +237,9 @@ impl Dispatcher {
 
     /// Ends what has waited for a connection for too long.
     pub fn expire(&mut self, node: &mut PeerNode, now: Instant) {
-        while node.waiting.front().is_some_and(|job| job.since.elapsed() >= self.calls.request_timeout) {
-            let Some(job) = node.waiting.pop_front() else { return };
-            self.unreachable(node, job, now);
+        while node.waiting.front().is_some_and(|call| call.since.elapsed() >= self.calls.request_timeout) {
+            let Some(call) = node.waiting.pop_front() else { return };
+            self.unreachable(node, call, now);
         }
     }
 
@@ -253,7 +253,7 @@ impl Dispatcher {
         });
     }
 
-    /// Looks up which boot of the node is the last. Only of runs that are known by now can it say that they are over.
+    /// Looks up which boot of the node is the last. Only of boots that are known by now can it say that they are over.
     pub fn look(&mut self, url: &str, node: &PeerNode) {
         let mut boots: Vec<u64> = node.retry_queue.boots().chain([node.boot]).collect();
         boots.sort_unstable();
@@ -265,7 +265,7 @@ impl Dispatcher {
         });
     }
 
-    /// Writes that the boot of this row is over. Only then it counts as over: the run itself must be able to see it.
+    /// Writes that the boot of this row is over. Only then it counts as over: the boot itself must be able to see it.
     pub fn bury(&mut self, url: &str, boots: Vec<u64>, row: Option<NodeRow>) {
         let Some(row) = row else { return };
         let buried = self.calls.nodes.bury(&NodeId { url: url.into(), boot: row.boot });

@@ -54,12 +54,12 @@ impl PeerDriver {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                job = peers.lane.pop(&bell) => {
+                call = peers.lane.pop(&bell) => {
                     self.dispatcher.reload_credentials();
-                    self.take(job?);
+                    self.take(call?);
                     for _ in 1..CALLS_AT_ONCE {
-                        let Some(job) = peers.lane.try_pop() else { break };
-                        self.take(job);
+                        let Some(call) = peers.lane.try_pop() else { break };
+                        self.take(call);
                     }
                 }
                 // A task is never cancelled, and a panic ends the process.
@@ -76,23 +76,23 @@ impl PeerDriver {
     }
 
     /// Takes a call of a shard, or a notification that is owed from the start.
-    fn take(&mut self, job: PeerCall) {
+    fn take(&mut self, call: PeerCall) {
         let now = Instant::now();
-        let to = Arc::clone(to_of(&job.op));
+        let to = Arc::clone(to_of(&call.op));
         if !self.nodes.contains_key(&to.url) {
             self.meet(&to, now);
         }
         let Some(node) = self.nodes.get_mut(&to.url) else {
-            self.dispatcher.stats.peer_owed_dropped += u64::from(PendingNotify::of(&job.op).is_some());
-            return self.dispatcher.reply(job, PeerReply::Unreachable);
+            self.dispatcher.stats.peer_owed_dropped += u64::from(PendingNotify::of(&call.op).is_some());
+            return self.dispatcher.reply(call, PeerReply::Unreachable);
         };
         (node.last_requested, node.boot) = (now, to.boot);
         if node.is_over(to.boot) {
-            self.dispatcher.reply(job, PeerReply::NotHere);
+            self.dispatcher.reply(call, PeerReply::NotHere);
         } else if node.is_open() || node.waiting.len() >= WAITING_MAX {
-            self.dispatcher.unreachable(node, job, now);
+            self.dispatcher.unreachable(node, call, now);
         } else {
-            node.waiting.push_back(job);
+            node.waiting.push_back(call);
             self.dispatcher.start_queued_calls(&to.url, node, now);
         }
     }
@@ -124,10 +124,10 @@ impl PeerDriver {
         let url = url.clone();
         let Some(node) = self.nodes.get_mut(&url) else { return };
         match ended {
-            TaskResult::Called { job, is_retry, called: (conn, result), .. } => {
+            TaskResult::Called { call, is_retry, called: (conn, result), .. } => {
                 node.ended(conn, now);
                 node.retries_in_flight -= usize::from(is_retry);
-                self.dispatcher.called(&url, node, job, result, now);
+                self.dispatcher.called(&url, node, call, result, now);
             }
             TaskResult::Probed { called: (_, Ok(_)), .. } => {
                 if node.answered(now) {

@@ -37,7 +37,7 @@ pub(super) struct PeerNode {
     silent_since: Option<Instant>,
     /// Boots of it that are over for good, the latest last.
     ended_boots: VecDeque<u64>,
-    /// The run that was called last.
+    /// The boot that was called last.
     pub boot: u64,
     pub call_stats: CallStats,
 }

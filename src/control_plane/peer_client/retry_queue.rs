@@ -21,7 +21,7 @@ pub(super) struct RetryQueue {
 }
 
 /// One session is told once of any number of messages, but for those that it must name. The boot of the node is part of
-/// it: an answer of one run, that the session is not there, says nothing of the user's session on a later one.
+/// it: an answer of one boot, that the session is not there, says nothing of the user's session on a later one.
 type Key = (Uaid, Stamp, u64);
 
 /// One notification.
@@ -87,7 +87,7 @@ impl RetryQueue {
         position.is_some_and(|position| self.entries.remove(&position).is_some())
     }
 
-    /// Forgets the notifications of runs that are over, and returns their number.
+    /// Forgets the notifications of boots that are over, and returns their number.
     pub fn forget(&mut self, is_over: impl Fn(u64) -> bool) -> usize {
         let before = self.entries.len();
         self.entries.retain(|_, pending| !is_over(pending.to.boot));
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn an_answer_of_an_earlier_run_settles_nothing_of_a_later_one() {
         let mut owed = owed();
-        // The call of the earlier run is under way when word for the later one is owed; then it fails, or is answered.
+        // The call of the earlier boot is under way when word for the later one is owed; then it fails, or is answered.
         owed.insert(pending(1, 1, 0));
         let earlier = owed.take().unwrap();
         owed.insert(pending(1, 2, 0));

@@ -33,7 +33,7 @@ impl Model {
         Model { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// A shard's hand into it. `waker` is called after each submission: its reply is there.
+    /// A shard's port to it. `waker` is called after each submission: its reply is there.
     pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
         Box::new(ModelPort { state: self.state.clone(), waker, replies: VecDeque::new() })
     }

@@ -2,7 +2,7 @@
 //! at which each boot of them was seen (table `lease`).
 //!
 //! A node that leaves writes one row, not a million clears of presence: a reader that finds a presence row of an ended
-//! run knows that the user is not connected there.
+//! boot knows that the user is not connected there.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,20 +12,20 @@ use machine::NodeId;
 
 /// The table of nodes. Shared by the thread that starts and stops a node and by the control plane.
 pub trait NodeTable: Send + Sync + 'static {
-    /// Writes that this run of this node has begun: readers see its boot id from now on, for any state of the row
+    /// Writes that this boot of this node has begun: readers see its boot id from now on, for any state of the row
     /// before. Waits; called before the node takes its first connection.
     ///
     /// # Errors
     /// One sentence; the node does not start.
     fn enter(&self, node: &NodeId) -> Result<(), String>;
 
-    /// Writes that this run is over. Nothing when the row is another run's. Waits; called when every session is saved.
+    /// Writes that this boot is over. Nothing when the row is another boot's. Waits; called when every session is saved.
     ///
     /// # Errors
     /// One sentence; others go on calling until the row expires or the node comes back.
     fn leave(&self, node: &NodeId) -> Result<(), String>;
 
-    /// Writes that this run goes on, unless the table says that it is over. Never waits, as [`NodeTable::look`].
+    /// Writes that this boot goes on, unless the table says that it is over. Never waits, as [`NodeTable::look`].
     fn renew(&self, node: &NodeId) -> Renewal;
 
     /// Writes that a boot of another node is over, as [`NodeTable::leave`] does; false when that is not written. Never
@@ -50,16 +50,16 @@ pub type Burial = Pin<Box<dyn Future<Output = bool> + Send>>;
 /// Result of [`NodeTable::renew`].
 pub type Renewal = Pin<Box<dyn Future<Output = Renewed> + Send>>;
 
-/// State of a run, as it learns it while it renews its lease.
+/// State of a boot, as it learns it while it renews its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewed {
     /// The lease is renewed.
     Kept,
     /// The database does not answer.
     Unknown,
-    /// Another run has the URL of this node.
+    /// Another boot has the URL of this node.
     Taken,
-    /// Another node has written that this run is over.
+    /// Another node has written that this boot is over.
     Buried,
 }
 
@@ -71,21 +71,21 @@ pub type NodeRowFuture = Pin<Box<dyn Future<Output = Option<NodeRow>> + Send>>;
 pub struct NodeRow {
     /// The last boot of the node.
     pub boot: u64,
-    /// That run is over: it ended in order, or another node found it gone.
+    /// That boot is over: it ended in order, or another node found it gone.
     pub left: bool,
-    /// Time since that run renewed its lease, by the clock of this process; `None` of a run that has none.
+    /// Time since that boot renewed its lease, by the clock of this process; `None` of a boot that has none.
     pub silent: Option<Duration>,
 }
 
 /// Time between two renewals of a lease.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(30);
-/// Silence after which a run counts as gone if its address does not answer.
+/// Silence after which a boot counts as gone if its address does not answer.
 pub const SILENT_TIME: Duration = Duration::from_secs(600);
-/// Silence after which a run counts as gone for a command, which asks no address.
+/// Silence after which a boot counts as gone for a command, which asks no address.
 pub const SILENT_TIME_LONG: Duration = Duration::from_secs(86_400);
 
 impl NodeRow {
-    /// Returns true if that run is over for good. Only for a run whose row was written before this one was read.
+    /// Returns true if that boot is over for good. Only for a boot whose row was written before this one was read.
     pub fn is_over(&self, boot: u64) -> bool {
         self.left || self.boot != boot
     }

@@ -31,7 +31,7 @@ const BOOT: u64 = 0x0123_4567_89ab_cdef;
 /// Longer than anything takes that goes well.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A caller on a thread of its own, and a shard's hand.
+/// A caller on a thread of its own, and a shard's port.
 struct Kit {
     peers: Arc<PeerQueue>,
     lane: Box<dyn shards::ports::Peers>,

@@ -48,9 +48,9 @@ fn on_embedded(law: fn(&mut BlockingStore)) {
 
 fn on_scylla(law: fn(&mut BlockingStore)) {
     let store = super::testing::database::open();
-    let mut hand = BlockingStore::new(Box::new(super::scylla::tests::Apart::new(&store)));
-    law(&mut hand);
-    drop(hand);
+    let mut port = BlockingStore::new(Box::new(super::scylla::tests::Apart::new(&store)));
+    law(&mut port);
+    drop(port);
     store.close();
 }
 

@@ -11,119 +11,119 @@ use super::BlockingStore;
 use crate::testing::sample::{NOW, chid, message, save, settle, stamp, topical, uaid};
 
 /// No message is stored for a user or a channel that is not there, and TTL 0 stores nothing.
-pub(super) fn publish_checks_user_and_channel(hand: &mut BlockingStore) {
+pub(super) fn publish_checks_user_and_channel(port: &mut BlockingStore) {
     let ask =
-        |hand: &mut BlockingStore, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
-    assert!(matches!(ask(hand, message(1, 2, 1)), Ok(StoreReply::NoSubscription)));
-    hand.register(1, 2);
-    assert!(matches!(ask(hand, message(1, 3, 2)), Ok(StoreReply::NoSubscription)));
+        |port: &mut BlockingStore, m: Message| port.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
+    assert!(matches!(ask(port, message(1, 2, 1)), Ok(StoreReply::NoSubscription)));
+    port.register(1, 2);
+    assert!(matches!(ask(port, message(1, 3, 2)), Ok(StoreReply::NoSubscription)));
     let ttl_zero = |channel, clock| Message { ttl: 0, ..message(1, channel, clock) };
-    assert!(matches!(ask(hand, ttl_zero(2, 3)), Ok(StoreReply::Done)));
-    assert!(matches!(ask(hand, ttl_zero(3, 4)), Ok(StoreReply::NoSubscription)));
-    assert!(hand.clocks(uaid(1)).is_empty());
+    assert!(matches!(ask(port, ttl_zero(2, 3)), Ok(StoreReply::Done)));
+    assert!(matches!(ask(port, ttl_zero(3, 4)), Ok(StoreReply::NoSubscription)));
+    assert!(port.clocks(uaid(1)).is_empty());
     // A direct whose channel was unregistered meanwhile ended by that.
-    hand.done(save(&[message(1, 2, 5), message(1, 3, 6)]));
-    assert_eq!(hand.clocks(uaid(1)), [5]);
-    hand.done(save(&[message(4, 2, 5)]));
-    assert!(hand.clocks(uaid(4)).is_empty());
+    port.done(save(&[message(1, 2, 5), message(1, 3, 6)]));
+    assert_eq!(port.clocks(uaid(1)), [5]);
+    port.done(save(&[message(4, 2, 5)]));
+    assert!(port.clocks(uaid(4)).is_empty());
 }
 
 /// A topic row is replaced by newer messages only, and a delete removes one version only.
-pub(super) fn topics_and_versions(hand: &mut BlockingStore) {
-    hand.register(1, 2);
-    hand.register(1, 3);
+pub(super) fn topics_and_versions(port: &mut BlockingStore) {
+    port.register(1, 2);
+    port.register(1, 3);
     let (old, new) = (topical(1, 2, 20, "tide"), topical(1, 2, 30, "tide"));
-    hand.publish(old.clone());
-    hand.publish(new.clone());
-    hand.publish(topical(1, 2, 25, "tide"));
-    hand.done(save(&[topical(1, 2, 26, "tide")]));
-    hand.publish(topical(1, 3, 21, "tide"));
-    hand.publish(topical(1, 2, 22, "moon"));
-    assert_eq!(hand.topic_clocks(uaid(1)), [22, 30, 21]);
-    assert!(hand.clocks(uaid(1)).is_empty());
-    hand.done(settle(&[old], None, true));
-    assert_eq!(hand.topic_clocks(uaid(1)), [22, 30, 21]);
-    hand.done(settle(std::slice::from_ref(&new), None, false));
-    assert_eq!(hand.topic_clocks(uaid(1)), [22, 21]);
-    assert!(hand.page(StoreOp::Read { row: RowKey::of(&new), now: NOW }).messages.is_empty());
+    port.publish(old.clone());
+    port.publish(new.clone());
+    port.publish(topical(1, 2, 25, "tide"));
+    port.done(save(&[topical(1, 2, 26, "tide")]));
+    port.publish(topical(1, 3, 21, "tide"));
+    port.publish(topical(1, 2, 22, "moon"));
+    assert_eq!(port.topic_clocks(uaid(1)), [22, 30, 21]);
+    assert!(port.clocks(uaid(1)).is_empty());
+    port.done(settle(&[old], None, true));
+    assert_eq!(port.topic_clocks(uaid(1)), [22, 30, 21]);
+    port.done(settle(std::slice::from_ref(&new), None, false));
+    assert_eq!(port.topic_clocks(uaid(1)), [22, 21]);
+    assert!(port.page(StoreOp::Read { row: RowKey::of(&new), now: NOW }).messages.is_empty());
     let after = Some((chid(2), Topic::new(b"moon").expect("a topic")));
-    let rest = hand.page(StoreOp::Topics { uaid: uaid(1), after, limit: 10, now: NOW });
+    let rest = port.page(StoreOp::Topics { uaid: uaid(1), after, limit: 10, now: NOW });
     assert_eq!(rest.messages.iter().map(|m| m.stamp.clock.0).collect::<Vec<_>>(), [21]);
 }
 
 /// Pages are in clock order over message and saved rows, and say when there is no more.
-pub(super) fn pages_are_merged_in_order(hand: &mut BlockingStore) {
-    hand.register(1, 2);
-    hand.register(1, 3);
-    hand.register(2, 2);
-    hand.publish(message(2, 2, 15));
+pub(super) fn pages_are_merged_in_order(port: &mut BlockingStore) {
+    port.register(1, 2);
+    port.register(1, 3);
+    port.register(2, 2);
+    port.publish(message(2, 2, 15));
     for clock in [40, 10, 30] {
-        hand.publish(message(1, 2, clock));
+        port.publish(message(1, 2, clock));
     }
-    hand.done(save(&[message(1, 3, 20), message(1, 2, 35)]));
-    let page = |hand: &mut BlockingStore, after: u64, limit| {
+    port.done(save(&[message(1, 3, 20), message(1, 2, 35)]));
+    let page = |port: &mut BlockingStore, after: u64, limit| {
         let after = if after == 0 { Stamp::default() } else { stamp(after) };
-        let page = hand.page(StoreOp::Messages { uaid: uaid(1), after, limit, now: NOW });
+        let page = port.page(StoreOp::Messages { uaid: uaid(1), after, limit, now: NOW });
         (page.messages.iter().map(|m| m.stamp.clock.0).collect::<Vec<_>>(), page.exhausted)
     };
-    assert_eq!(page(hand, 0, 2), (vec![10, 20], false));
-    assert_eq!(page(hand, 20, 2), (vec![30, 35], false));
-    assert_eq!(page(hand, 35, 2), (vec![40], true));
-    assert_eq!(page(hand, 35, 1), (vec![40], true));
-    assert_eq!(page(hand, 40, 2), (vec![], true));
-    assert_eq!(page(hand, 0, 5), (vec![10, 20, 30, 35, 40], true));
+    assert_eq!(page(port, 0, 2), (vec![10, 20], false));
+    assert_eq!(page(port, 20, 2), (vec![30, 35], false));
+    assert_eq!(page(port, 35, 2), (vec![40], true));
+    assert_eq!(page(port, 35, 1), (vec![40], true));
+    assert_eq!(page(port, 40, 2), (vec![], true));
+    assert_eq!(page(port, 0, 5), (vec![10, 20, 30, 35, 40], true));
 }
 
 /// Message rows at or below low water are gone, saved rows are not.
-pub(super) fn low_water_covers_message_rows(hand: &mut BlockingStore) {
-    hand.register(1, 2);
-    (1..=5).for_each(|n| hand.publish(message(1, 2, n * 10)));
-    hand.done(save(&[message(1, 2, 15)]));
-    hand.done(settle(&[message(1, 2, 40)], Some(30), false));
-    assert_eq!(hand.clocks(uaid(1)), [15, 50]);
-    hand.done(settle(&[message(1, 2, 99)], Some(20), true));
-    assert_eq!(hand.user(uaid(1)).expect("it is known").low_water, Clock(30));
+pub(super) fn low_water_covers_message_rows(port: &mut BlockingStore) {
+    port.register(1, 2);
+    (1..=5).for_each(|n| port.publish(message(1, 2, n * 10)));
+    port.done(save(&[message(1, 2, 15)]));
+    port.done(settle(&[message(1, 2, 40)], Some(30), false));
+    assert_eq!(port.clocks(uaid(1)), [15, 50]);
+    port.done(settle(&[message(1, 2, 99)], Some(20), true));
+    assert_eq!(port.user(uaid(1)).expect("it is known").low_water, Clock(30));
     // A straggler below it is not lost: no session can have settled it before it was there.
-    hand.publish(message(1, 2, 25));
-    assert_eq!(hand.clocks(uaid(1)), [15, 25, 50]);
-    hand.done(settle(&[message(1, 2, 15), message(1, 2, 25), message(1, 2, 50)], None, true));
-    assert!(hand.clocks(uaid(1)).is_empty());
+    port.publish(message(1, 2, 25));
+    assert_eq!(port.clocks(uaid(1)), [15, 25, 50]);
+    port.done(settle(&[message(1, 2, 15), message(1, 2, 25), message(1, 2, 50)], None, true));
+    assert!(port.clocks(uaid(1)).is_empty());
 }
 
 /// Expired rows are never returned and never stand in front of live ones, however many.
-pub(super) fn expired_rows_do_not_block(hand: &mut BlockingStore) {
-    hand.register(1, 2);
+pub(super) fn expired_rows_do_not_block(port: &mut BlockingStore) {
+    port.register(1, 2);
     let brief = |clock| Message { ttl: 10, ..message(1, 2, clock) };
     let ops = (1..=10_000).map(|n| StoreOp::Publish { message: Arc::new(brief(n)), checked: false });
-    for answer in hand.ask_all(ops.collect()) {
+    for answer in port.ask_all(ops.collect()) {
         assert!(matches!(answer, Ok(StoreReply::Done)));
     }
-    hand.publish(message(1, 2, 20_000));
-    hand.publish(Message { ttl: 10, ..topical(1, 2, 20_001, "tide") });
-    hand.publish(topical(1, 2, 20_002, "zeal"));
+    port.publish(message(1, 2, 20_000));
+    port.publish(Message { ttl: 10, ..topical(1, 2, 20_001, "tide") });
+    port.publish(topical(1, 2, 20_002, "zeal"));
     let later = UnixSeconds(NOW.0 + 10);
     for limit in [1, 10] {
-        let page = hand.page(StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit, now: later });
+        let page = port.page(StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit, now: later });
         assert_eq!((page.messages.len(), page.exhausted), (1, true));
-        let page = hand.page(StoreOp::Topics { uaid: uaid(1), after: None, limit, now: later });
+        let page = port.page(StoreOp::Topics { uaid: uaid(1), after: None, limit, now: later });
         assert_eq!((page.messages.len(), page.messages[0].stamp.clock.0), (1, 20_002));
     }
     let read = StoreOp::Read { row: RowKey::of(&brief(7)), now: later };
-    assert!(hand.page(read).messages.is_empty());
+    assert!(port.page(read).messages.is_empty());
 }
 
 /// The number of failed deliveries is read back with its row, in every form of row, and brings nothing back.
-pub(super) fn tries_stay_with_their_version(hand: &mut BlockingStore) {
-    hand.register(1, 2);
+pub(super) fn tries_stay_with_their_version(port: &mut BlockingStore) {
+    port.register(1, 2);
     let (plain, saved) = (message(1, 2, 11), message(1, 2, 12));
     let (old, topic) = (topical(1, 2, 13, "tide"), topical(1, 2, 14, "tide"));
-    hand.publish(plain.clone());
-    hand.done(save(std::slice::from_ref(&saved)));
-    hand.publish(old.clone());
-    hand.publish(topic.clone());
-    let read = |hand: &mut BlockingStore| {
-        let of_topics = hand.page(StoreOp::Topics { uaid: uaid(1), after: None, limit: 9, now: NOW });
-        let of_rows = hand.page(StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 9, now: NOW });
+    port.publish(plain.clone());
+    port.done(save(std::slice::from_ref(&saved)));
+    port.publish(old.clone());
+    port.publish(topic.clone());
+    let read = |port: &mut BlockingStore| {
+        let of_topics = port.page(StoreOp::Topics { uaid: uaid(1), after: None, limit: 9, now: NOW });
+        let of_rows = port.page(StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 9, now: NOW });
         let rows = of_rows.messages.into_iter().chain(of_topics.messages);
         rows.map(|row| (row.stamp.clock.0, row.tries)).collect::<Vec<_>>()
     };
@@ -132,28 +132,28 @@ pub(super) fn tries_stay_with_their_version(hand: &mut BlockingStore) {
     };
     let (once, twice) = (Tries::default().and(1), Tries::default().and(1).and(4));
     for tries in [once, twice] {
-        hand.done(tried(&[&plain, &saved, &topic], tries));
-        assert_eq!(read(hand), [(11, tries), (12, tries), (14, tries)]);
+        port.done(tried(&[&plain, &saved, &topic], tries));
+        assert_eq!(read(port), [(11, tries), (12, tries), (14, tries)]);
     }
     // A version that was replaced, and rows that are settled.
-    hand.done(tried(&[&old], once));
-    assert_eq!(read(hand), [(11, twice), (12, twice), (14, twice)]);
-    hand.done(settle(&[plain.clone(), saved.clone(), topic.clone()], None, true));
-    hand.done(tried(&[&plain, &saved, &topic], once));
-    assert!(read(hand).is_empty());
+    port.done(tried(&[&old], once));
+    assert_eq!(read(port), [(11, twice), (12, twice), (14, twice)]);
+    port.done(settle(&[plain.clone(), saved.clone(), topic.clone()], None, true));
+    port.done(tried(&[&plain, &saved, &topic], once));
+    assert!(read(port).is_empty());
     // No user has these rows.
-    hand.done(tried(&[&message(4, 2, 5)], once));
+    port.done(tried(&[&message(4, 2, 5)], once));
 }
 
 /// A message saved behind a page of topics is on the page of messages that follows.
-pub(super) fn what_is_saved_between_two_pages_is_seen(hand: &mut BlockingStore) {
-    hand.register(1, 2);
-    hand.publish(topical(1, 2, 5, "tide"));
+pub(super) fn what_is_saved_between_two_pages_is_seen(port: &mut BlockingStore) {
+    port.register(1, 2);
+    port.publish(topical(1, 2, 5, "tide"));
     for clock in [10, 11] {
-        assert_eq!(hand.topic_clocks(uaid(1)), [5]);
-        hand.done(save(&[message(1, 2, clock)]));
-        assert_eq!(hand.clocks(uaid(1)).last(), Some(&clock));
+        assert_eq!(port.topic_clocks(uaid(1)), [5]);
+        port.done(save(&[message(1, 2, clock)]));
+        assert_eq!(port.clocks(uaid(1)).last(), Some(&clock));
     }
-    assert_eq!(hand.topic_clocks(uaid(1)), [5]);
-    assert_eq!(hand.clocks(uaid(1)), [10, 11]);
+    assert_eq!(port.topic_clocks(uaid(1)), [5]);
+    assert_eq!(port.clocks(uaid(1)), [10, 11]);
 }

@@ -168,13 +168,13 @@ impl Scylla {
             users.entry(message.uaid).or_default().push(Arc::clone(message));
         }
         let mut left: Vec<Vec<Arc<Message>>> = users.into_values().collect();
-        let (until, mut hand) = (Instant::now() + SAVE_WITHIN, BlockingPort::new(|waker| self.port(waker)));
+        let (until, mut context) = (Instant::now() + SAVE_WITHIN, BlockingPort::new(|waker| self.port(waker)));
         loop {
             let mut refused = Vec::new();
             for some in left.chunks(SAVES_MAX) {
                 let ops = some.iter().map(|messages| StoreOp::Save { messages: messages.clone() });
                 // Without an answer none of them counts as saved.
-                let answers = hand.ask_each(ops.collect()).unwrap_or_default();
+                let answers = context.ask_each(ops.collect()).unwrap_or_default();
                 let is_saved = |at: usize| answers.get(at).is_some_and(Result::is_ok);
                 let unsaved = some.iter().enumerate().filter(|(at, _)| !is_saved(*at));
                 refused.extend(unsaved.map(|(_, messages)| messages.clone()));

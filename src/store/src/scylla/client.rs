@@ -201,15 +201,15 @@ impl Client {
     /// Makes one attempt after another, as the budget, the circuit and the time allow.
     async fn run<T, F>(
         &self,
-        hand: &StatementContext<'_>,
+        context: &StatementContext<'_>,
         statement: Statement,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, Failed>
     where
         F: Future<Output = Result<T, ExecutionError>>,
     {
-        let until = hand.until.min(Instant::now() + self.request_timeout);
-        let permit = tokio::time::timeout_at(until, hand.permits.acquire()).await;
+        let until = context.until.min(Instant::now() + self.request_timeout);
+        let permit = tokio::time::timeout_at(until, context.permits.acquire()).await;
         let Ok(Ok(_permit)) = permit else { return Err(Failed) };
         self.budget.earn();
         let mut pause = RETRY_PAUSE;

@@ -21,7 +21,7 @@ use crate::nodes::{Burial, ClockOffsetFuture, NodeRow, NodeRowFuture, NodeTable,
 const WITHIN: Duration = Duration::from_secs(20);
 /// Reads of the control plane at the same time.
 const BESIDE: usize = 16;
-/// Seconds that a lease is kept: longer than the presence rows of its run.
+/// Seconds that a lease is kept: longer than the presence rows of its boot.
 const LEASE_SECONDS: i32 = IDLE_SECONDS_MAX as i32 + 86_400;
 
 /// The table, for the starting thread and the control plane.
@@ -48,22 +48,22 @@ struct Found {
 }
 
 impl Work {
-    fn hand(&self) -> StatementContext<'_> {
+    fn context(&self) -> StatementContext<'_> {
         StatementContext { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
     }
 
     async fn read(&self, url: &str) -> Result<Option<Found>, Failed> {
-        let (found, _) = self.hand().read(Statement::NodeRead, &(url,), None, false).await?;
+        let (found, _) = self.context().read(Statement::NodeRead, &(url,), None, false).await?;
         let row = found.maybe_first_row::<(Option<i64>, Option<CqlTimestamp>, Option<i64>)>().map_err(|_| Failed)?;
         let Some((Some(boot), left_at, at)) = row else { return Ok(None) };
         let row = NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some(), silent: None };
         Ok(Some(Found { row, at: at.unwrap_or_default() }))
     }
 
-    /// The row, and the time since which that run is silent.
+    /// The row, and the time since which that boot is silent.
     async fn look(&self, url: &str) -> Result<Option<NodeRow>, Failed> {
         let Some(Found { row, .. }) = self.read(url).await? else { return Ok(None) };
-        let (found, _) = self.hand().read(Statement::LeaseRead, &(url, row.boot.cast_signed()), None, false).await?;
+        let (found, _) = self.context().read(Statement::LeaseRead, &(url, row.boot.cast_signed()), None, false).await?;
         let seen = found.maybe_first_row::<(Option<CqlTimestamp>,)>().map_err(|_| Failed)?;
         let now = self.client.process_clock.unix_us() / 1_000;
         let silent = |CqlTimestamp(at)| Duration::from_millis(now.saturating_sub(u64::try_from(at).unwrap_or(0)));
@@ -75,14 +75,14 @@ impl Work {
     async fn see(&self, node: &NodeId) -> Result<(), Failed> {
         let at = self.after(None);
         let values = (at, LEASE_SECONDS, CqlTimestamp(at / 1_000), &*node.url, node.boot.cast_signed());
-        self.hand().send(Statement::LeaseRenew, &values).await
+        self.context().send(Statement::LeaseRenew, &values).await
     }
 
     async fn renew(&self, node: &NodeId) -> Result<Renewed, Failed> {
         match self.read(&node.url).await? {
             Some(Found { row, .. }) if row.boot != node.boot => Ok(Renewed::Taken),
             Some(Found { row, .. }) if row.left => Ok(Renewed::Buried),
-            // A deleted row does not end the run.
+            // A deleted row does not end the boot.
             Some(_) | None => self.see(node).await.map(|()| Renewed::Kept),
         }
     }
@@ -97,9 +97,9 @@ impl Work {
         let there = self.read(&node.url).await?;
         let at = self.after(there.as_ref());
         let values = (&*node.url, node.boot.cast_signed(), CqlTimestamp(at / 1_000), at);
-        // The lease first: a row of a run without one would never be found gone.
+        // The lease first: a row of a boot without one would never be found gone.
         self.see(node).await?;
-        self.hand().send(Statement::NodeEnter, &values).await
+        self.context().send(Statement::NodeEnter, &values).await
     }
 
     async fn leave(&self, node: &NodeId) -> Result<(), Failed> {
@@ -107,9 +107,9 @@ impl Work {
         if row.boot != node.boot {
             return Ok(());
         }
-        // One microsecond behind the boot id that was read: a run that enters meanwhile writes later and keeps its row.
+        // One microsecond behind the boot id that was read: a boot that enters meanwhile writes later and keeps its row.
         let left_at = CqlTimestamp(self.after(None) / 1_000);
-        self.hand().send(Statement::NodeLeave, &(at.saturating_add(1), left_at, &*node.url)).await
+        self.context().send(Statement::NodeLeave, &(at.saturating_add(1), left_at, &*node.url)).await
     }
 }
 

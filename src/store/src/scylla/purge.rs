@@ -6,7 +6,7 @@
 //! has entered itself since. A gap of milliseconds remains, in which a node has read the user and not yet written its
 //! presence, if that write takes longer than delete and second look: such a user registers anew at its next hello.
 //!
-//! A presence row says that a user is connected unless the table of nodes says that its run is over, or the run was
+//! A presence row says that a user is connected unless the table of nodes says that its boot is over, or the boot was
 //! silent for a day: a node that leaves or is killed leaves the rows of its users where they are.
 //!
 //! A statement that fails may have been made. Each is sent again for a while: murre sets its timestamp, so the second
@@ -82,7 +82,7 @@ pub(super) struct Purger<'a> {
     drop_messages: PreparedStatement,
     node: PreparedStatement,
     lease: PreparedStatement,
-    /// By the keys of their presence rows: true if the run was over when it was looked up.
+    /// By the keys of their presence rows: true if the boot was over when it was looked up.
     runs: RefCell<HashMap<Vec<u8>, bool>>,
 }
 
@@ -137,8 +137,8 @@ impl<'a> Purger<'a> {
         Ok(false)
     }
 
-    /// Returns true if the run of this presence row is over. An ended run stays so, and its node's row is read behind
-    /// the presence. A run that was not over may be by now, which only keeps a user that could go.
+    /// Returns true if the boot of this presence row is over. An ended boot stays so, and its node's row is read behind
+    /// the presence. A boot that was not over may be by now, which only keeps a user that could go.
     async fn is_over(&self, key: &[u8]) -> Result<bool, UpkeepFault> {
         if let Some(over) = self.runs.borrow().get(key) {
             return Ok(*over);
@@ -159,7 +159,7 @@ impl<'a> Purger<'a> {
         Ok(over)
     }
 
-    /// Returns true if this run was silent for so long that it counts as gone.
+    /// Returns true if this boot was silent for so long that it counts as gone.
     async fn is_silent(&self, node: &NodeId) -> Result<bool, UpkeepFault> {
         let seen: Vec<(Option<CqlTimestamp>,)> =
             self.select(&self.lease, (&*node.url, node.boot.cast_signed())).await?;

@@ -284,9 +284,9 @@ async fn carry_out(shared: &Shared, waiting: QueuedOp) {
     let found = if late {
         Err(StoreError::Transient)
     } else {
-        let hand = StatementContext { client: &shared.client, permits: &shared.permits, until };
+        let context = StatementContext { client: &shared.client, permits: &shared.permits, until };
         // The limit of each statement ends before this one, except for operations with many statements.
-        let done = tokio::time::timeout_at(until, ops::carry_out(&hand, &shared.known, &waiting.job.op)).await;
+        let done = tokio::time::timeout_at(until, ops::carry_out(&context, &shared.known, &waiting.job.op)).await;
         done.unwrap_or(Err(StoreError::Transient))
     };
     answer(shared, &waiting, found);

@@ -57,7 +57,7 @@ struct Work {
 }
 
 impl Work {
-    fn hand(&self) -> StatementContext<'_> {
+    fn context(&self) -> StatementContext<'_> {
         StatementContext { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
     }
 
@@ -66,10 +66,10 @@ impl Work {
         let (mut listed, mut state): (Listed, Option<PagingState>) = (Listed::default(), None);
         let mut reading: Option<(Uaid, UserPart)> = None;
         loop {
-            let hand = self.hand();
+            let context = self.context();
             let (found, next) = match &after {
-                None => hand.read(Statement::UsersFirst, &(), state, true).await?,
-                Some(after) => hand.read(Statement::UsersBehind, &(rows::uaid(after),), state, true).await?,
+                None => context.read(Statement::UsersFirst, &(), state, true).await?,
+                Some(after) => context.read(Statement::UsersBehind, &(rows::uaid(after),), state, true).await?,
             };
             for row in found.rows::<(&[u8], i8, &[u8], &[u8])>().map_err(|_| Failed)? {
                 let (uaid, family, key, value) = row.map_err(|_| Failed)?;
@@ -103,7 +103,7 @@ impl Work {
     }
 
     async fn read(&self, uaid: Uaid) -> Result<UserPart, TransferFault> {
-        let read = read_rows(&self.hand(), Statement::UserRead, &(rows::uaid(&uaid),)).await;
+        let read = read_rows(&self.context(), Statement::UserRead, &(rows::uaid(&uaid),)).await;
         let part = read.map_err(failed)?;
         if part.record_unreadable {
             return Err(TransferFault(format!(
@@ -116,20 +116,20 @@ impl Work {
     }
 
     async fn put_row(&self, message: &Message) -> Result<(), TransferFault> {
-        let hand = self.hand();
+        let context = self.context();
         let changes = match &message.topic {
-            Some(Topic::UPDATE) => updates::publish(&hand, message).await.map_err(failed)?,
-            Some(_) => vec![changes::write(&hand, message, RowLocation::of(message))],
+            Some(Topic::UPDATE) => updates::publish(&context, message).await.map_err(failed)?,
+            Some(_) => vec![changes::write(&context, message, RowLocation::of(message))],
             None => {
                 let place = RowLocation::plain(family::SAVED, message.stamp, message.chid);
-                vec![changes::write(&hand, message, place)]
+                vec![changes::write(&context, message, place)]
             }
         };
-        hand.change(&message.uaid, &changes).await.map_err(failed)
+        context.change(&message.uaid, &changes).await.map_err(failed)
     }
 
     async fn put_user(&self, user: &WholeUser) -> Result<(), TransferFault> {
-        let hand = self.hand();
+        let context = self.context();
         let there = self.read(user.uaid).await?;
         let mut changes: Vec<Change> = Vec::new();
         if user.low_water > there.low_water {
@@ -151,12 +151,12 @@ impl Work {
             let record = rows::record(user.record_version, user.seen);
             changes.push(users::put(family::RECORD, Vec::new(), record, user.user_clock));
         }
-        hand.change(&user.uaid, &changes).await.map_err(failed)?;
+        context.change(&user.uaid, &changes).await.map_err(failed)?;
         if there.record.is_some_and(|(_, seen)| user.seen > seen) {
-            users::touch(&hand, user.uaid, user.seen).await.map_err(refused)?;
+            users::touch(&context, user.uaid, user.seen).await.map_err(refused)?;
         }
         if let Some(bridge) = user.contact.bridge.as_ref().filter(|_| there.bridge.is_some()) {
-            bridges::replace(&hand, user.uaid, Clock(0), bridge).await.map_err(refused)?;
+            bridges::replace(&context, user.uaid, Clock(0), bridge).await.map_err(refused)?;
         }
         Ok(())
     }

@@ -8,23 +8,23 @@ use machine::simplepush::{Contact, WakeData};
 use machine::upstream::Bridged;
 
 /// Three bridged users: with two channels and a refusal, with more channels than a record names, and with wake data.
-fn fill(hand: &mut BlockingStore) {
+fn fill(port: &mut BlockingStore) {
     for channel in [2, 3] {
-        hand.done(register_bridged(1, channel, 10));
+        port.done(register_bridged(1, channel, 10));
     }
-    hand.done(StoreOp::MarkRefused { uaid: uaid(1), registered: Clock(10), at: UnixSeconds(77) });
+    port.done(StoreOp::MarkRefused { uaid: uaid(1), registered: Clock(10), at: UnixSeconds(77) });
     for channel in 1..=20 {
-        hand.done(register_bridged(2, channel, 11));
+        port.done(register_bridged(2, channel, 11));
     }
-    hand.done(register_bridged(3, 2, 12));
+    port.done(register_bridged(3, 2, 12));
     let contact = Contact { wake: WakeData::new("over there"), ..Contact::default() };
-    hand.done(StoreOp::SetContact { uaid: uaid(3), contact: Box::new(contact), durable: true });
+    port.done(StoreOp::SetContact { uaid: uaid(3), contact: Box::new(contact), durable: true });
 }
 
-fn check(hand: &mut BlockingStore) {
+fn check(port: &mut BlockingStore) {
     let marked = Box::new(Bridged { refused: Some(UnixSeconds(77)), ..*bridged(10) });
     for (user, bridge, channels) in [(1, marked, 2), (2, bridged(11), 20), (3, bridged(12), 1)] {
-        let row = hand.user(uaid(user)).expect("it is known");
+        let row = port.user(uaid(user)).expect("it is known");
         assert!(row.contact.bridge == Some(bridge) && row.channels.len() == channels, "{user}: {row:?}");
         assert_eq!(row.contact.wake.map(|wake| wake.as_str().to_owned()), (user == 3).then(|| "over there".into()));
     }
@@ -34,15 +34,15 @@ fn check(hand: &mut BlockingStore) {
 fn bridged_users_survive_a_restart_and_a_salvage() {
     let (dir, dest) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let store = Embedded::open(dir.path(), patient()).expect("it opens");
-    fill(&mut hand(&store));
+    fill(&mut port(&store));
     store.close();
     let store = Embedded::open(dir.path(), patient()).expect("it opens");
-    check(&mut hand(&store));
+    check(&mut port(&store));
     store.close();
     let copied = salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
     assert!(copied.is_whole() && copied.users == 3, "{copied:?}");
     let store = Embedded::open(&dest.path().join("new"), patient()).expect("it opens");
-    check(&mut hand(&store));
+    check(&mut port(&store));
     store.close();
 }
 
@@ -50,7 +50,7 @@ fn bridged_users_survive_a_restart_and_a_salvage() {
 fn a_directory_without_bridges_is_read_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Embedded::open(dir.path(), patient()).expect("it opens");
-    hand(&store).register(1, 2);
+    port(&store).register(1, 2);
     let db = store.db.clone().expect("it is open");
     db.meta.insert(rows::FORMAT_KEY, [3]).expect("writable");
     drop(db);
@@ -59,7 +59,7 @@ fn a_directory_without_bridges_is_read_as_it_is() {
     let store = Embedded::open(dir.path(), patient()).expect("it opens");
     let row = store.db.as_ref().expect("it is open").meta.get(rows::FORMAT_KEY).expect("readable");
     assert_eq!(row.as_deref(), Some(&[4][..]));
-    let user = hand(&store).user(uaid(1)).expect("it is known");
+    let user = port(&store).user(uaid(1)).expect("it is known");
     assert_eq!((user.channels, user.contact), (vec![chid(2)], Contact::default()));
     store.close();
 }

@@ -28,9 +28,9 @@ fn board(store: &Embedded, name: &str) -> u64 {
 }
 
 /// Publishes messages of these clocks and waits for all of them; returns the number of refused ones.
-fn publish_all(hand: &mut BlockingStore, user: u8, channel: u8, clocks: std::ops::Range<u64>) -> usize {
+fn publish_all(port: &mut BlockingStore, user: u8, channel: u8, clocks: std::ops::Range<u64>) -> usize {
     let publish = |clock| StoreOp::Publish { message: Arc::new(message(user, channel, clock)), checked: false };
-    let answers = hand.ask_all(clocks.map(publish).collect());
+    let answers = port.ask_all(clocks.map(publish).collect());
     answers.iter().filter(|answer| !matches!(answer, Ok(StoreReply::Done))).count()
 }
 
@@ -38,14 +38,14 @@ fn publish_all(hand: &mut BlockingStore, user: u8, channel: u8, clocks: std::ops
 fn a_repeated_register_writes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let (store, commits) = counted(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "here"), durable: true });
+    let mut port = port(&store);
+    port.register(1, 2);
+    port.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "here"), durable: true });
     // The change of contact waits for a sync until a durable write comes by.
-    hand.register(1, 3);
+    port.register(1, 3);
     let before = commits.load(Ordering::Relaxed);
     for at in 0..100 {
-        hand.done(register(1, 2, 10 + at));
+        port.done(register(1, 2, 10 + at));
     }
     assert_eq!(commits.load(Ordering::Relaxed), before, "nothing was committed for what is there");
     let again = |wake: &str| match register(1, 2, 7) {
@@ -54,11 +54,11 @@ fn a_repeated_register_writes_nothing() {
         }
         other => panic!("{other:?}"),
     };
-    hand.done(again("here"));
+    port.done(again("here"));
     assert_eq!(commits.load(Ordering::Relaxed), before);
-    hand.done(again("elsewhere"));
+    port.done(again("elsewhere"));
     assert_eq!(commits.load(Ordering::Relaxed), before + 1, "another contact is a change");
-    assert_eq!(hand.user(uaid(1)).expect("it is known").contact, *contact(Mode::Simple, "elsewhere"));
+    assert_eq!(port.user(uaid(1)).expect("it is known").contact, *contact(Mode::Simple, "elsewhere"));
     wait_until("the board is refreshed", || board(&store, "store_registers_repeated") == 101);
     assert_eq!(board(&store, "store_registers"), 3);
 }
@@ -67,7 +67,7 @@ fn a_repeated_register_writes_nothing() {
 fn a_register_writes_its_own_channel_only() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     let register = |n: u64| StoreOp::Register {
         uaid: uaid(1),
         chid: machine::ids::Chid(u128::from(n).to_be_bytes()),
@@ -78,20 +78,20 @@ fn a_register_writes_its_own_channel_only() {
         presence: None,
     };
     // One group each: the record is written with every one of them.
-    (1..=400).for_each(|n| hand.done(register(n)));
+    (1..=400).for_each(|n| port.done(register(n)));
     wait_until("the board is refreshed", || board(&store, "store_registers") == 400);
     let bytes = board(&store, "store_bytes_written");
     assert!(bytes < 400 * 200, "{bytes} bytes for 400 registers");
-    assert_eq!(hand.user(uaid(1)).expect("it is known").channels.len(), 400);
+    assert_eq!(port.user(uaid(1)).expect("it is known").channels.len(), 400);
 }
 
 #[test]
 fn a_user_of_few_channels_is_in_one_row() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     for channel in [5, 2, 8, 3, 1, 7, 4, 6] {
-        hand.register(1, channel);
+        port.register(1, channel);
     }
     let db = store.db.clone().expect("it is open");
     // Bytes that no version wrote: a read of one of these rows fails.
@@ -99,12 +99,12 @@ fn a_user_of_few_channels_is_in_one_row() {
         db.channels.insert(rows::channel_key(uaid(1), chid(channel)), b"no row").expect("writable");
     }
     let ids = |channels: std::ops::RangeInclusive<u8>| channels.map(chid).collect::<Vec<_>>();
-    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, ids(1..=8));
-    hand.publish(message(1, 8, 10));
-    hand.register(1, 4);
-    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(8), at: Clock(20) });
-    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, ids(1..=7));
-    assert!(hand.clocks(uaid(1)).is_empty(), "its row went with the channel");
+    assert_eq!(port.user(uaid(1)).expect("it is known").channels, ids(1..=8));
+    port.publish(message(1, 8, 10));
+    port.register(1, 4);
+    port.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(8), at: Clock(20) });
+    assert_eq!(port.user(uaid(1)).expect("it is known").channels, ids(1..=7));
+    assert!(port.clocks(uaid(1)).is_empty(), "its row went with the channel");
 }
 
 #[test]
@@ -114,24 +114,24 @@ fn channels_come_and_go_in_any_number() {
     let mut n = 1u32;
     for _ in 0..3 {
         let store = quiet(dir.path());
-        let mut hand = hand(&store);
+        let mut port = port(&store);
         // Rounds that grow to a dozen channels and shrink again.
         for round in 0..240u32 {
             n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let channel = (n >> 16) as u8 % 12 + 1;
             if (n >> 8) % 240 < round {
                 known.remove(&channel);
-                hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(channel), at: Clock(1) });
+                port.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(channel), at: Clock(1) });
             } else {
                 known.insert(channel);
-                hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::WebPush, "far"), durable: true });
-                hand.register(1, channel);
+                port.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::WebPush, "far"), durable: true });
+                port.register(1, channel);
             }
             let channels: Vec<_> = known.iter().map(|channel| chid(*channel)).collect();
-            assert_eq!(hand.user(uaid(1)).expect("it is known").channels, channels);
+            assert_eq!(port.user(uaid(1)).expect("it is known").channels, channels);
         }
         let publish = StoreOp::Publish { message: Arc::new(message(1, 3, 10)), checked: false };
-        let answer = hand.ask(publish).expect("there is room");
+        let answer = port.ask(publish).expect("there is room");
         assert_eq!(matches!(answer, StoreReply::Done), known.contains(&3));
         store.close();
     }
@@ -141,7 +141,7 @@ fn channels_come_and_go_in_any_number() {
 fn of_format_1() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    let mut first = hand(&store);
+    let mut first = port(&store);
     for user in 1..=3 {
         first.register(user, 4);
         first.register(user, 2);
@@ -179,13 +179,13 @@ fn a_directory_of_format_1_that_is_salvaged_is_migrated_when_it_is_opened() {
     let copied = salvage(old.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
     assert!(copied.is_whole() && copied.users == 3, "{copied:?}");
     let store = quiet(&dest.path().join("new"));
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     for user in 1..=3 {
-        let row = hand.user(uaid(user)).expect("it is known");
+        let row = port.user(uaid(user)).expect("it is known");
         assert_eq!((row.channels, row.contact), (vec![chid(2), chid(4)], *contact(Mode::WebPush, "over there")));
         assert!(row.may_have_messages);
     }
-    assert_eq!(hand.clocks(uaid(1)), [77]);
+    assert_eq!(port.clocks(uaid(1)), [77]);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_directory_of_format_1_is_migrated_also_when_half_of_it_was() {
     let store = quiet(dir.path());
     let format = std::fs::read_to_string(dir.path().join("FORMAT")).expect("readable");
     assert_eq!(format, "murre embedded store, format 4\n", "an earlier version must refuse it");
-    let mut second = hand(&store);
+    let mut second = port(&store);
     for user in 1..=3 {
         let row = second.user(uaid(user)).expect("it is known");
         assert_eq!((row.channels, row.contact), (vec![chid(2), chid(4)], *contact(Mode::WebPush, "over there")));
@@ -221,7 +221,7 @@ fn a_directory_whose_records_name_channels_is_of_a_format_that_earlier_versions_
     let format_4 = ("murre embedded store, format 4\n".to_owned(), vec![4]);
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    hand(&store).register(1, 2);
+    port(&store).register(1, 2);
     assert_eq!(format_of(dir.path(), &store), format_4, "a new one");
     let db = store.db.clone().expect("it is open");
     // As a version left it whose records name none. The record of format 1 shows that nothing is migrated.
@@ -236,7 +236,7 @@ fn a_directory_whose_records_name_channels_is_of_a_format_that_earlier_versions_
     std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 2\n").expect("writable");
     let store = quiet(dir.path());
     assert_eq!(format_of(dir.path(), &store), format_4, "one of before");
-    assert_eq!(hand(&store).user(uaid(1)).expect("it is known").channels, [chid(2)]);
+    assert_eq!(port(&store).user(uaid(1)).expect("it is known").channels, [chid(2)]);
     let db = store.db.clone().expect("it is open");
     assert_eq!(db.users.get(uaid(2).0).expect("readable").expect("it is there")[..], old);
     // A row that says more than the file.
@@ -276,7 +276,7 @@ const MANY: u64 = 4 * REMOVAL_ROWS_MAX as u64;
 fn an_unregister_is_one_bounded_step_and_none_of_its_rows_comes_back() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    let mut hand_ = hand(&store);
+    let mut hand_ = port(&store);
     hand_.register(1, 2);
     hand_.register(1, 3);
     assert_eq!(publish_all(&mut hand_, 1, 2, 100..100 + MANY), 0);
@@ -295,9 +295,9 @@ fn an_unregister_is_one_bounded_step_and_none_of_its_rows_comes_back() {
     hand_.publish(message(1, 2, 7_000));
     store.close();
     let store = quiet(dir.path());
-    let mut hand_ = hand(&store);
+    let mut hand_ = port(&store);
     hand_.publish(message(1, 2, 7_001));
-    let now = |hand: &mut BlockingStore| (hand.clocks(uaid(1)), hand.topic_clocks(uaid(1)));
+    let now = |port: &mut BlockingStore| (port.clocks(uaid(1)), port.topic_clocks(uaid(1)));
     assert_eq!(now(&mut hand_), (vec![5_000, 7_000, 7_001], vec![40]));
     remove_all(&store);
     assert_eq!(rows(&store), 3);
@@ -308,7 +308,7 @@ fn an_unregister_is_one_bounded_step_and_none_of_its_rows_comes_back() {
 fn the_drop_of_a_user_is_one_bounded_step_and_none_of_its_rows_comes_back() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    let mut hand_ = hand(&store);
+    let mut hand_ = port(&store);
     hand_.register(1, 2);
     hand_.register(1, 3);
     hand_.register(2, 2);
@@ -320,7 +320,7 @@ fn the_drop_of_a_user_is_one_bounded_step_and_none_of_its_rows_comes_back() {
     assert_eq!(hand_.user(uaid(1)), None);
     store.close();
     let store = quiet(dir.path());
-    let mut hand_ = hand(&store);
+    let mut hand_ = port(&store);
     hand_.register(1, 2);
     assert_eq!(hand_.user(uaid(1)).expect("it is known").channels, [chid(2)], "the other channel went with the user");
     hand_.publish(message(1, 2, 7));
@@ -333,10 +333,10 @@ fn the_drop_of_a_user_is_one_bounded_step_and_none_of_its_rows_comes_back() {
 fn the_keeper_removes_dead_rows_by_itself() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    assert_eq!(publish_all(&mut hand, 1, 2, 100..100 + MANY), 0);
-    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(6_000) });
+    let mut port = port(&store);
+    port.register(1, 2);
+    assert_eq!(publish_all(&mut port, 1, 2, 100..100 + MANY), 0);
+    port.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(6_000) });
     let db = store.db.clone().expect("it is open");
     wait_until("no row is left", || db.messages.is_empty().expect("readable"));
     wait_until("no user has dead rows", || db.meta.prefix(rows::REMOVAL_PREFIX).next().is_none());
@@ -347,15 +347,15 @@ fn the_keeper_removes_dead_rows_by_itself() {
 fn a_user_with_many_dead_rows_does_not_delay_the_others() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     for user in 1..=9 {
-        hand.register(user, 2);
-        assert_eq!(publish_all(&mut hand, user, 2, 100..100 + 2 * MANY), 0);
-        hand.done(StoreOp::Unregister { uaid: uaid(user), chid: chid(2), at: Clock(6_000) });
+        port.register(user, 2);
+        assert_eq!(publish_all(&mut port, user, 2, 100..100 + 2 * MANY), 0);
+        port.done(StoreOp::Unregister { uaid: uaid(user), chid: chid(2), at: Clock(6_000) });
     }
-    hand.register(10, 2);
-    assert_eq!(publish_all(&mut hand, 10, 2, 100..101 + REMOVAL_ROWS_MAX as u64), 0);
-    hand.done(StoreOp::Unregister { uaid: uaid(10), chid: chid(2), at: Clock(6_000) });
+    port.register(10, 2);
+    assert_eq!(publish_all(&mut port, 10, 2, 100..101 + REMOVAL_ROWS_MAX as u64), 0);
+    port.done(StoreOp::Unregister { uaid: uaid(10), chid: chid(2), at: Clock(6_000) });
     let db = store.db.clone().expect("it is open");
     let store_status = StoreStatus { sweep: true, ..StoreStatus::new(dir.path(), &patient()) };
     let mut walk = maintenance::SweepCursors::default();
@@ -363,7 +363,7 @@ fn a_user_with_many_dead_rows_does_not_delay_the_others() {
         maintenance::remove_dead(&db, &mut walk, &store.committer, &store_status);
     }
     // Behind those mails.
-    hand.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
+    port.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
     let marked = |user| db.meta.contains_key(rows::removal_key(uaid(user))).expect("readable");
     assert!(marked(1) && marked(9), "they take many passes");
     assert!(!marked(10), "the last of ten had its pass within three ticks");
@@ -378,30 +378,30 @@ fn the_rows_of_a_user_are_bounded_and_what_was_accepted_is_saved_all_the_same() 
     let dir = tempfile::tempdir().expect("a directory");
     let store = Embedded::open(dir.path(), Options { user_rows_max: 1_024, sweep: false, ..patient() });
     let store = store.expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    hand.register(2, 2);
-    let refused = publish_all(&mut hand, 1, 2, 100..4_100);
+    let mut port = port(&store);
+    port.register(1, 2);
+    port.register(2, 2);
+    let refused = publish_all(&mut port, 1, 2, 100..4_100);
     let kept = 4_000 - refused;
     // One row in 64 is counted: 16 of them, give or take.
     assert!((256..3_000).contains(&kept), "{kept} rows were kept");
     let over = StoreOp::Publish { message: Arc::new(message(1, 2, 9_000)), checked: false };
-    assert!(matches!(hand.ask(over.clone()), Err(StoreError::Full)));
-    hand.publish(message(2, 2, 9_000));
-    hand.done(StoreOp::Save { messages: vec![Arc::new(message(1, 2, 9_001))] });
-    assert_eq!(hand.clocks(uaid(1)).len(), kept + 1);
+    assert!(matches!(port.ask(over.clone()), Err(StoreError::Full)));
+    port.publish(message(2, 2, 9_000));
+    port.done(StoreOp::Save { messages: vec![Arc::new(message(1, 2, 9_001))] });
+    assert_eq!(port.clocks(uaid(1)).len(), kept + 1);
     // A settled row makes room, and a row that is settled twice is counted once.
-    let rows: Vec<RowKey> = hand.clocks(uaid(1)).iter().map(|clock| RowKey::of(&message(1, 2, *clock))).collect();
+    let rows: Vec<RowKey> = port.clocks(uaid(1)).iter().map(|clock| RowKey::of(&message(1, 2, *clock))).collect();
     let (first, second) = rows.split_at(rows.len() / 2);
-    hand.done(StoreOp::Settle { rows: first.to_vec(), low_water: None, durable: true });
-    hand.done(StoreOp::Settle { rows: first.to_vec(), low_water: None, durable: true });
-    let again = publish_all(&mut hand, 1, 2, 10_000..14_000);
+    port.done(StoreOp::Settle { rows: first.to_vec(), low_water: None, durable: true });
+    port.done(StoreOp::Settle { rows: first.to_vec(), low_water: None, durable: true });
+    let again = publish_all(&mut port, 1, 2, 10_000..14_000);
     assert!((64..3_000).contains(&(4_000 - again)), "{again} of 4,000 were refused");
-    hand.done(StoreOp::Settle { rows: second.to_vec(), low_water: Some(Clock(20_000)), durable: true });
+    port.done(StoreOp::Settle { rows: second.to_vec(), low_water: Some(Clock(20_000)), durable: true });
     (0..8).for_each(|_| {
-        hand.done(StoreOp::Settle { rows: second.to_vec(), low_water: Some(Clock(20_000)), durable: true })
+        port.done(StoreOp::Settle { rows: second.to_vec(), low_water: Some(Clock(20_000)), durable: true })
     });
-    hand.publish(message(1, 2, 30_000));
+    port.publish(message(1, 2, 30_000));
     wait_until("the board is refreshed", || board(&store, "store_user_full") >= refused as u64);
 }
 
@@ -410,7 +410,7 @@ fn a_user_has_all_its_channels_whatever_else_it_has() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
     let db = store.db.clone().expect("it is open");
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     let channel = |n: usize| machine::ids::Chid((n as u128).to_be_bytes());
     let register = |n: usize| StoreOp::Register {
         uaid: uaid(1),
@@ -421,29 +421,29 @@ fn a_user_has_all_its_channels_whatever_else_it_has() {
         contact: None,
         presence: None,
     };
-    hand.ask_all((0..limits::CHANNELS_MAX).map(register).collect());
-    hand.done(StoreOp::DropUser { uaid: uaid(1) });
+    port.ask_all((0..limits::CHANNELS_MAX).map(register).collect());
+    port.done(StoreOp::DropUser { uaid: uaid(1) });
     assert!(db.channels.is_empty().expect("readable"), "no channel outlives its user");
-    hand.done(register(7));
-    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [channel(7)]);
+    port.done(register(7));
+    assert_eq!(port.user(uaid(1)).expect("it is known").channels, [channel(7)]);
 }
 
 #[test]
 fn idle_users_are_dropped_some_at_a_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     for user in 1..=60 {
-        hand.register(user, 2);
-        hand.publish(message(user, 2, 10));
+        port.register(user, 2);
+        port.publish(message(user, 2, 10));
     }
     let idle: Vec<_> = (1..=60).map(uaid).collect();
     let mut drop_idle = || {
         let later = UnixSeconds(NOW.0 + IDLE_SECONDS_MAX);
         let _ = store.committer.send(CommitterMail::Upkeep(CleanupOp::IdleUsers(idle.clone(), later)));
         // Behind that mail.
-        hand.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
-        (1..=60).filter(|user| hand.user(uaid(*user)).is_some()).count()
+        port.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
+        (1..=60).filter(|user| port.user(uaid(*user)).is_some()).count()
     };
     let left = drop_idle();
     assert!((1..60).contains(&left), "{left} users are left");

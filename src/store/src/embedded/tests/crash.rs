@@ -49,7 +49,7 @@ fn sigkill_loses_nothing_that_was_acknowledged() {
         child.wait().expect("it ended");
         lines.map_while(Result::ok).for_each(|line| hear(&mut said, &line));
         let store = open(dir.path());
-        let found: BTreeSet<u64> = hand(&store).clocks(uaid(1)).into_iter().collect();
+        let found: BTreeSet<u64> = port(&store).clocks(uaid(1)).into_iter().collect();
         let lost: Vec<_> = said.stored.iter().filter(|n| !said.settling.contains(n) && !found.contains(n)).collect();
         assert!(lost.is_empty(), "round {round}: {lost:?} were acknowledged");
         let back: Vec<_> = said.settled.intersection(&found).collect();
@@ -72,8 +72,8 @@ fn hear(said: &mut Said, line: &str) {
 /// Keeps `WINDOW` operations under way: messages of mixed sizes, and durable deletes of every fifth one.
 fn write_until_killed(dir: &Path, start: u64) -> ! {
     let store = open(dir);
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     let mut out = std::io::stdout();
     let mut under_way: Vec<(StoreTicket, &str, u64)> = Vec::new();
     let mut next = start;
@@ -81,10 +81,10 @@ fn write_until_killed(dir: &Path, start: u64) -> ! {
         while under_way.len() < WINDOW {
             let payload = vec![next as u8; (next as usize * 131) % 6_000].into();
             let m = Arc::new(Message { payload, ..message(1, 2, next) });
-            under_way.push((hand.submit(StoreOp::Publish { message: m, checked: false }), "stored", next));
+            under_way.push((port.submit(StoreOp::Publish { message: m, checked: false }), "stored", next));
             next += 1;
         }
-        let (ticket, answer) = hand.collect();
+        let (ticket, answer) = port.collect();
         assert!(matches!(answer, Ok(StoreReply::Done)), "{answer:?}");
         let nth = under_way.iter().position(|(t, _, _)| *t == ticket).expect("it was submitted");
         let (_, what, number) = under_way.swap_remove(nth);
@@ -93,7 +93,7 @@ fn write_until_killed(dir: &Path, start: u64) -> ! {
             let _ = writeln!(out, "settling {number}");
             let rows = vec![RowKey::of(&message(1, 2, number))];
             let op = StoreOp::Settle { rows, low_water: None, durable: true };
-            under_way.push((hand.submit(op), "settled", number));
+            under_way.push((port.submit(op), "settled", number));
         }
     }
 }

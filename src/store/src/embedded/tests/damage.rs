@@ -19,11 +19,11 @@ const MESSAGES: u64 = 40;
 fn image() -> Image {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     for n in 1..=MESSAGES {
         let payload = vec![n as u8; 100 + (n as usize * 977) % 5_000].into();
-        hand.publish(Message { payload, ..message(1, 2, n) });
+        port.publish(Message { payload, ..message(1, 2, n) });
     }
     store.close();
     let journal = journal::list(&dir.path().join("db")).expect("it is there").pop().expect("there is one");
@@ -73,9 +73,9 @@ fn copy_dir(from: &Path, to: &Path, without: &Path) {
 }
 
 fn rows_of(store: &Embedded) -> BTreeSet<u64> {
-    let mut hand = hand(store);
+    let mut port = port(store);
     let op = StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: u16::MAX, now: NOW };
-    let page = hand.page(op);
+    let page = port.page(op);
     for m in &page.messages {
         let n = m.stamp.clock.0;
         assert!(m.payload.iter().all(|&byte| byte == n as u8), "a wrong body");
@@ -129,7 +129,7 @@ fn a_journal_cut_anywhere_opens_with_every_whole_batch() {
         assert_eq!(found, image.whole_within(cut), "cut at {cut} of {len}");
         // And it goes on from there.
         let store = open(copy.path());
-        hand(&store).register(1, 3);
+        port(&store).register(1, 3);
         store.close();
         assert_eq!(rows_of(&open(copy.path())), found);
     }
@@ -184,11 +184,11 @@ fn flipped_bits_in_a_journal_never_yield_a_wrong_row() {
 fn tables() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     for n in 1..=MESSAGES {
         let payload = vec![n as u8; 100 + (n as usize * 977) % 5_000].into();
-        hand.publish(Message { payload, ..message(1, 2, n) });
+        port.publish(Message { payload, ..message(1, 2, n) });
         if n == MESSAGES - 1 {
             let db = store.db.as_ref().expect("it is open");
             for keyspace in db.keyspaces() {
@@ -221,7 +221,7 @@ fn flipped_bits_in_any_file_are_refused_or_change_nothing() {
         fs::write(copy.path().join(inside), flipped).expect("writable");
         let data = ["db/keyspaces/1", "db/keyspaces/2"].iter().any(|keyspace| inside.starts_with(keyspace));
         match Embedded::open(copy.path(), patient()) {
-            Ok(store) if data && hand(&store).ask(StoreOp::LoadUser { uaid: uaid(1) }).is_err() => unreadable += 1,
+            Ok(store) if data && port(&store).ask(StoreOp::LoadUser { uaid: uaid(1) }).is_err() => unreadable += 1,
             Ok(store) if data && reads_fail(&store) => unreadable += 1,
             Ok(store) => assert_eq!(rows_of(&store).len() as u64, MESSAGES, "{} at {at}", inside.display()),
             Err(fault) => {
@@ -243,5 +243,5 @@ fn flipped_bits_in_any_file_are_refused_or_change_nothing() {
 /// A damaged block is found when it is read: "not sure" is never "nothing".
 fn reads_fail(store: &Embedded) -> bool {
     let op = StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: u16::MAX, now: NOW };
-    matches!(hand(store).ask(op), Err(StoreError::Transient))
+    matches!(port(store).ask(op), Err(StoreError::Transient))
 }

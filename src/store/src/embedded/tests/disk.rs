@@ -21,12 +21,12 @@ fn big(clock: u64) -> Arc<Message> {
 
 /// Publishes until the store has refused 500 messages in a row; returns the clocks it took. A store whose compactions
 /// are behind refuses a few and takes the next ones.
-fn publish_until_full(hand: &mut BlockingStore, from: u64, said: &Arc<Mutex<Vec<String>>>) -> Vec<u64> {
+fn publish_until_full(port: &mut BlockingStore, from: u64, said: &Arc<Mutex<Vec<String>>>) -> Vec<u64> {
     let mut taken = Vec::new();
     let mut refused = 0;
     for first in (from..).step_by(32) {
         let ops = (first..first + 32).map(|clock| StoreOp::Publish { message: big(clock), checked: false });
-        for (nth, answer) in hand.ask_all(ops.collect()).into_iter().enumerate() {
+        for (nth, answer) in port.ask_all(ops.collect()).into_iter().enumerate() {
             match answer {
                 Ok(_) => {
                     taken.push(first + nth as u64);
@@ -47,8 +47,8 @@ fn publish_until_full(hand: &mut BlockingStore, from: u64, said: &Arc<Mutex<Vec<
 }
 
 /// Asks until the store does it: for a moment a store whose compactions are behind takes nothing.
-fn done_in_time(hand: &mut BlockingStore, op: impl Fn() -> StoreOp) {
-    wait_until("the store does what must happen", || matches!(hand.ask(op()), Ok(StoreReply::Done)));
+fn done_in_time(port: &mut BlockingStore, op: impl Fn() -> StoreOp) {
+    wait_until("the store does what must happen", || matches!(port.ask(op()), Ok(StoreReply::Done)));
 }
 
 #[test]
@@ -57,31 +57,31 @@ fn a_small_disk_that_is_full_refuses_messages_and_recovers() {
     let disk = SmallDisk::mount(900);
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let store = Embedded::open(&disk.path(), noted(&said)).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    let mut taken = publish_until_full(&mut hand, 10, &said);
+    let mut port = port(&store);
+    port.register(1, 2);
+    let mut taken = publish_until_full(&mut port, 10, &said);
     // Necessary writes go on.
     wait_until("messages alone are refused", || {
         let room = store.store_status.space.room();
         if room == room::Room::Plenty {
             // A compaction has made room.
-            taken.extend(publish_until_full(&mut hand, taken.last().expect("some were taken") + 1, &said));
+            taken.extend(publish_until_full(&mut port, taken.last().expect("some were taken") + 1, &said));
         }
         room == room::Room::NoMessages
     });
     assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
-    done_in_time(&mut hand, || register(2, 2, 1));
-    done_in_time(&mut hand, || StoreOp::Save { messages: vec![Arc::new(message(2, 2, 5))] });
-    done_in_time(&mut hand, || StoreOp::DropUser { uaid: uaid(2) });
+    done_in_time(&mut port, || register(2, 2, 1));
+    done_in_time(&mut port, || StoreOp::Save { messages: vec![Arc::new(message(2, 2, 5))] });
+    done_in_time(&mut port, || StoreOp::DropUser { uaid: uaid(2) });
     // Deletes give the space back, and messages are taken again.
     for some in taken.chunks(200) {
         let rows = || some.iter().map(|clock| RowKey::of(&big(*clock))).collect();
-        done_in_time(&mut hand, || StoreOp::Settle { rows: rows(), low_water: None, durable: true });
+        done_in_time(&mut port, || StoreOp::Settle { rows: rows(), low_water: None, durable: true });
     }
     let mut next = 1_000_000;
     wait_until("space returns", || {
         next += 1;
-        hand.ask(StoreOp::Publish { message: big(next), checked: false }).is_ok()
+        port.ask(StoreOp::Publish { message: big(next), checked: false }).is_ok()
     });
     assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
 }
@@ -92,19 +92,19 @@ fn a_disk_that_others_fill_ends_nothing() {
     let disk = SmallDisk::mount(400);
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let store = Embedded::open(&disk.path(), Options { bytes_free_min: 64 << 20, ..noted(&said) }).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    (10..200).for_each(|clock| hand.done(StoreOp::Publish { message: big(clock), checked: false }));
+    let mut port = port(&store);
+    port.register(1, 2);
+    (10..200).for_each(|clock| port.done(StoreOp::Publish { message: big(clock), checked: false }));
     let filler = disk.fill_up_to(64 << 10);
     let publish = |clock| StoreOp::Publish { message: big(clock), checked: false };
-    wait_until("it is noticed", || hand.ask(publish(1_000)).is_err());
+    wait_until("it is noticed", || port.ask(publish(1_000)).is_err());
     for clock in 1_001..1_200 {
-        let answer = hand.ask(publish(clock));
+        let answer = port.ask(publish(clock));
         assert!(answer.is_err(), "{answer:?}");
     }
-    assert_eq!(hand.clocks(uaid(1)).len(), 190, "reads go on");
+    assert_eq!(port.clocks(uaid(1)).len(), 190, "reads go on");
     std::fs::remove_file(filler).expect("it is there");
-    wait_until("space returns", || hand.ask(publish(2_000)).is_ok());
+    wait_until("space returns", || port.ask(publish(2_000)).is_ok());
     assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
 }
 
@@ -113,12 +113,12 @@ fn a_walk_reclaims_what_a_store_can_take_in() {
     const ROWS: u64 = 17_408;
     let dir = tempfile::tempdir().expect("a directory");
     let store = Embedded::open(dir.path(), Options { sweep: true, ..patient() }).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     for first in (0..ROWS).step_by(512) {
         let brief = |n| Arc::new(Message { ttl: 10, ..message(1, 2, 100 + n) });
         let ops = (first..first + 512).map(|n| StoreOp::Publish { message: brief(n), checked: false });
-        assert!(hand.ask_all(ops.collect()).iter().all(Result::is_ok));
+        assert!(port.ask_all(ops.collect()).iter().all(Result::is_ok));
     }
     let db = store.db.clone().expect("it is open");
     let mut walk = maintenance::SweepCursors::default();
@@ -133,11 +133,11 @@ fn a_walk_reclaims_what_a_store_can_take_in() {
 /// A store on a small disk that has a compaction held back, and the file that fills the disk.
 fn held_back(disk: &SmallDisk, said: &Arc<Mutex<Vec<String>>>) -> (Embedded, PathBuf) {
     let store = Embedded::open(&disk.path(), Options { sweep: false, ..noted(said) }).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     let db = store.db.clone().expect("it is open");
     for round in 0..3 {
-        (0..100).for_each(|n| hand.done(StoreOp::Publish { message: big(10 + round * 100 + n), checked: false }));
+        (0..100).for_each(|n| port.done(StoreOp::Publish { message: big(10 + round * 100 + n), checked: false }));
         db.messages.rotate_memtable_and_wait().expect("writable");
     }
     // Less than the tables and the last step of the reserve take, and more than that step alone.
@@ -218,8 +218,8 @@ fn a_compaction_that_waits_for_its_turn_halts_no_write() {
     let dir = tempfile::tempdir().expect("a directory");
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let store = Embedded::open(dir.path(), Options { sweep: false, ..noted(&said) }).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     // One that copies on a slow disk.
     store.store_status.space.take_turn(0).expect("it is free");
     let db = store.db.clone().expect("it is open");
@@ -228,10 +228,10 @@ fn a_compaction_that_waits_for_its_turn_halts_no_write() {
     }
     wait_until("the keeper has looked", || store.store_status.space.room() == room::Room::Nothing);
     let settle = |clock| StoreOp::Settle { rows: vec![RowKey::of(&big(clock))], low_water: None, durable: true };
-    assert!(matches!(hand.ask(settle(10)), Err(StoreError::Full)), "it is refused, not halted");
-    assert!(hand.user(uaid(1)).is_some(), "reads go on");
+    assert!(matches!(port.ask(settle(10)), Err(StoreError::Full)), "it is refused, not halted");
+    assert!(port.user(uaid(1)).is_some(), "reads go on");
     store.store_status.space.give_turn();
-    wait_until("the tables of level 0 become fewer", || hand.ask(settle(10)).is_ok());
+    wait_until("the tables of level 0 become fewer", || port.ask(settle(10)).is_ok());
     drop(db);
     store.close();
     assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
@@ -250,14 +250,14 @@ fn a_store_with_a_compaction_held_back_halts_no_write_and_can_be_closed() {
     }
     drop(db);
     wait_until("the keeper has looked", || store.store_status.space.room() == room::Room::Nothing);
-    let mut hand = hand(&store);
-    hand.submit(StoreOp::Settle { rows: vec![RowKey::of(&big(10))], low_water: None, durable: true });
+    let mut port = port(&store);
+    port.submit(StoreOp::Settle { rows: vec![RowKey::of(&big(10))], low_water: None, durable: true });
     let (done, closed) = bounded(1);
     std::thread::spawn(move || {
         store.close();
         let _ = done.send(());
     });
     assert!(closed.recv_timeout(Duration::from_secs(60)).is_ok(), "the store is not closed after a minute");
-    assert!(matches!(hand.collect().1, Err(StoreError::Full)));
+    assert!(matches!(port.collect().1, Err(StoreError::Full)));
     assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
 }

@@ -34,7 +34,7 @@ pub(super) fn open(dir: &Path) -> Embedded {
     Embedded::open(dir, patient()).expect("it opens")
 }
 
-pub(super) fn hand(store: &Embedded) -> BlockingStore {
+pub(super) fn port(store: &Embedded) -> BlockingStore {
     BlockingStore::new(store.port(Arc::new(|| {})))
 }
 
@@ -55,7 +55,7 @@ fn what_was_written_is_there_after_a_reopen() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
     assert_eq!(store.clock_floor(), Clock(0));
-    let mut first = hand(&store);
+    let mut first = port(&store);
     first.register(1, 2);
     first.publish(message(1, 2, 70));
     first.publish(topical(1, 2, 90, "tide"));
@@ -65,7 +65,7 @@ fn what_was_written_is_there_after_a_reopen() {
     assert!(matches!(first.ask(register(1, 3, 1)), Err(StoreError::Transient)), "a closed store refuses");
     let store = open(dir.path());
     assert_eq!(store.clock_floor(), Clock(90));
-    let mut second = hand(&store);
+    let mut second = port(&store);
     assert_eq!((second.clocks(uaid(1)), second.topic_clocks(uaid(1))), (vec![], vec![90]));
     assert_eq!(second.user(uaid(1)).expect("it is known").seen, UnixSeconds(NOW.0 + 3));
 }
@@ -74,13 +74,13 @@ fn what_was_written_is_there_after_a_reopen() {
 fn versions_and_how_to_wake_are_there_after_a_reopen() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut first = hand(&store);
+    let mut first = port(&store);
     first.register(1, 2);
     first.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "ip=192.0.2.1"), durable: true });
     first.publish(update(1, 2, 70, 5));
     store.close();
     let store = open(dir.path());
-    let mut second = hand(&store);
+    let mut second = port(&store);
     second.publish(update(1, 2, 80, 4));
     assert_eq!(second.topic_clocks(uaid(1)), [70], "the version in the row still counts");
     let user = second.user(uaid(1)).expect("it is known");
@@ -113,13 +113,13 @@ fn what_is_not_a_store_of_ours_is_refused() {
 fn a_full_store_refuses_rows_and_still_deletes() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut before = hand(&store);
+    let mut before = port(&store);
     before.register(1, 2);
     before.publish(message(1, 2, 10));
     store.close();
     let options = Options { bytes_max: 1, ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
-    let mut full = hand(&store);
+    let mut full = port(&store);
     let publish = |clock| StoreOp::Publish { message: Arc::new(message(1, 2, clock)), checked: false };
     assert!(matches!(full.ask(publish(11)), Err(StoreError::Full)));
     // Accepted messages are saved, and new users are let in.
@@ -136,11 +136,11 @@ fn a_full_store_refuses_rows_and_still_deletes() {
     // Messages of a ledger were accepted already.
     store.close();
     let store = open(dir.path());
-    hand(&store).register(1, 2);
+    port(&store).register(1, 2);
     store.close();
     let store = Embedded::open(dir.path(), Options { bytes_max: 1, ..patient() }).expect("it opens");
     store.save_all(&[Arc::new(message(1, 2, 44))]).expect("it is saved");
-    assert_eq!(hand(&store).clocks(uaid(1)), [44]);
+    assert_eq!(port(&store).clocks(uaid(1)), [44]);
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn bytes_written_count_against_the_bound_before_the_disk_is_measured() {
     // An empty journal has 64 MiB.
     let options = Options { bytes_max: (64 << 20) + 100_000, ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     let big = |clock| Message { payload: vec![7; 8_000].into(), ..message(1, 2, clock) };
     let answers: Vec<_> =
-        (1..40).map(|n| hand.ask(StoreOp::Publish { message: Arc::new(big(n)), checked: false })).collect();
+        (1..40).map(|n| port.ask(StoreOp::Publish { message: Arc::new(big(n)), checked: false })).collect();
     let refused = answers.iter().filter(|a| matches!(a, Err(StoreError::Full))).count();
     assert!(refused > 0 && refused < 39, "{refused} of 39 were refused");
 }
@@ -162,7 +162,7 @@ fn bytes_written_count_against_the_bound_before_the_disk_is_measured() {
 fn deletes_give_their_space_back_in_a_full_store() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut before = hand(&store);
+    let mut before = port(&store);
     before.register(1, 2);
     let big = |clock| Message { payload: vec![7; 8_000].into(), ..message(1, 2, clock) };
     (1..=20).for_each(|n| before.publish(big(n)));
@@ -173,7 +173,7 @@ fn deletes_give_their_space_back_in_a_full_store() {
     store.close();
     let options = Options { bytes_max: 1, compact_every: Duration::from_millis(300), ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
-    let mut full = hand(&store);
+    let mut full = port(&store);
     let db = store.db.clone().expect("it is open");
     assert!(db.messages.disk_space() > 150_000);
     let rows = (1..=20).map(|n| RowKey::of(&big(n))).collect();
@@ -185,11 +185,11 @@ fn deletes_give_their_space_back_in_a_full_store() {
 fn relaxed_writes_are_synced_within_a_second_or_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     let board = store.board();
     let syncs = || board.read().find(|(m, _)| m.name == "store_syncs").map_or(0, |(_, v)| v);
     let begun = Instant::now();
-    hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
+    port.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
     let (synced, took) = (syncs(), begun.elapsed());
     // On a busy host the second may be over.
     assert!(synced == 0 || took > Duration::from_millis(500), "nothing durable was asked for");
@@ -212,22 +212,22 @@ fn a_stalled_write_opens_the_circuit_until_it_ends() {
     let dir = tempfile::tempdir().expect("a directory");
     let hold = Arc::new(AtomicBool::new(false));
     let store = held(dir.path(), &hold);
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    hand.register(2, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
+    port.register(2, 2);
     hold.store(true, Ordering::Relaxed);
-    let stuck = hand.submit(StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false });
+    let stuck = port.submit(StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false });
     wait_until("the circuit opens", || store.store_status.circuit_open.load(Ordering::Relaxed));
     let refused = StoreOp::Publish { message: Arc::new(message(2, 2, 11)), checked: false };
-    assert!(matches!(hand.ask(refused.clone()), Err(StoreError::Transient)));
-    assert!(hand.user(uaid(2)).is_some(), "reads of others go on");
-    let behind = hand.ask(StoreOp::LoadUser { uaid: uaid(1) });
+    assert!(matches!(port.ask(refused.clone()), Err(StoreError::Transient)));
+    assert!(port.user(uaid(2)).is_some(), "reads of others go on");
+    let behind = port.ask(StoreOp::LoadUser { uaid: uaid(1) });
     assert!(matches!(behind, Err(StoreError::Transient)), "a read behind the stalled write does not wait");
     hold.store(false, Ordering::Relaxed);
-    let (ticket, answer) = hand.collect();
+    let (ticket, answer) = port.collect();
     assert!(ticket == stuck && matches!(answer, Ok(StoreReply::Done)));
-    hand.done(refused);
-    assert_eq!((hand.clocks(uaid(1)), hand.clocks(uaid(2))), (vec![10], vec![11]));
+    port.done(refused);
+    assert_eq!((port.clocks(uaid(1)), port.clocks(uaid(2))), (vec![10], vec![11]));
 }
 
 #[test]
@@ -245,13 +245,13 @@ fn a_failed_sync_is_fatal_and_promises_nothing() {
         ..patient()
     };
     let store = Embedded::open(dir.path(), options).expect("it opens");
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     failing.store(true, Ordering::Relaxed);
     let publish = StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false };
-    assert!(matches!(hand.ask(publish.clone()), Err(StoreError::Transient)));
+    assert!(matches!(port.ask(publish.clone()), Err(StoreError::Transient)));
     failing.store(false, Ordering::Relaxed);
-    assert!(matches!(hand.ask(publish), Err(StoreError::Transient)), "a failed store stays failed");
+    assert!(matches!(port.ask(publish), Err(StoreError::Transient)), "a failed store stays failed");
     let said = said.lock().expect("nobody panics");
     assert!(said.len() == 1 && said[0].contains("storage cannot write any more"), "{said:?}");
 }
@@ -260,18 +260,18 @@ fn a_failed_sync_is_fatal_and_promises_nothing() {
 fn the_walk_reclaims_expired_rows_settled_rows_and_idle_users() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Embedded::open(dir.path(), Options { sweep: true, ..patient() }).expect("it opens");
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     for user in [1, 2] {
-        hand.register(user, 2);
-        hand.publish(message(user, 2, 10));
-        hand.publish(topical(user, 2, 20, "tide"));
+        port.register(user, 2);
+        port.publish(message(user, 2, 10));
+        port.publish(topical(user, 2, 20, "tide"));
     }
     let brief = |clock| Message { ttl: 10, ..message(1, 2, clock) };
     for n in 0..3_000 {
-        hand.submit(StoreOp::Publish { message: Arc::new(brief(100 + n)), checked: false });
+        port.submit(StoreOp::Publish { message: Arc::new(brief(100 + n)), checked: false });
     }
-    (0..3_000).for_each(|_| drop(hand.collect()));
-    hand.publish(Message { ttl: 10, ..topical(1, 2, 30, "moon") });
+    (0..3_000).for_each(|_| drop(port.collect()));
+    port.publish(Message { ttl: 10, ..topical(1, 2, 30, "moon") });
     let db = store.db.clone().expect("it is open");
     let rows = || (db.messages.len().expect("readable"), db.topics.len().expect("readable"));
     assert_eq!(rows(), (3_002, 3));
@@ -283,13 +283,13 @@ fn the_walk_reclaims_expired_rows_settled_rows_and_idle_users() {
         ticks += 1;
         rows() == (2, 2)
     });
-    hand.done(StoreOp::Touch { uaid: uaid(2), seen: UnixSeconds(NOW.0 + 50) });
+    port.done(StoreOp::Touch { uaid: uaid(2), seen: UnixSeconds(NOW.0 + 50) });
     let later = UnixSeconds(NOW.0 + IDLE_SECONDS_MAX);
     wait_until("an idle user is reclaimed", || {
         maintenance::sweep_steps(&db, &mut walk, later, &store.committer, &store.store_status);
-        hand.user(uaid(1)).is_none()
+        port.user(uaid(1)).is_none()
     });
-    assert!(hand.user(uaid(2)).is_some());
+    assert!(port.user(uaid(2)).is_some());
     wait_until("its rows went with it", || rows().0 <= 1 && rows().1 <= 1);
 }
 
@@ -297,37 +297,37 @@ fn the_walk_reclaims_expired_rows_settled_rows_and_idle_users() {
 fn the_mark_is_cleared_when_the_last_row_is_gone() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    let marked = |hand: &mut BlockingStore| hand.user(uaid(1)).expect("it is known").may_have_messages;
-    assert!(!marked(&mut hand));
-    hand.publish(message(1, 2, 10));
-    hand.publish(topical(1, 2, 11, "tide"));
-    assert!(marked(&mut hand));
+    let mut port = port(&store);
+    port.register(1, 2);
+    let marked = |port: &mut BlockingStore| port.user(uaid(1)).expect("it is known").may_have_messages;
+    assert!(!marked(&mut port));
+    port.publish(message(1, 2, 10));
+    port.publish(topical(1, 2, 11, "tide"));
+    assert!(marked(&mut port));
     let settle = |m: &Message| StoreOp::Settle { rows: vec![RowKey::of(m)], low_water: None, durable: true };
-    hand.done(settle(&message(1, 2, 10)));
-    assert!(hand.clocks(uaid(1)).is_empty());
-    hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
-    assert!(marked(&mut hand), "a topic row is left");
-    hand.done(settle(&topical(1, 2, 11, "tide")));
-    assert!(hand.clocks(uaid(1)).is_empty());
-    wait_until("the mark is cleared", || !marked(&mut hand));
-    hand.publish(message(1, 2, 12));
-    assert!(marked(&mut hand));
+    port.done(settle(&message(1, 2, 10)));
+    assert!(port.clocks(uaid(1)).is_empty());
+    port.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
+    assert!(marked(&mut port), "a topic row is left");
+    port.done(settle(&topical(1, 2, 11, "tide")));
+    assert!(port.clocks(uaid(1)).is_empty());
+    wait_until("the mark is cleared", || !marked(&mut port));
+    port.publish(message(1, 2, 12));
+    assert!(marked(&mut port));
 }
 
 #[test]
 fn expired_rows_that_a_read_skipped_are_reclaimed() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
+    let mut port = port(&store);
+    port.register(1, 2);
     for n in 0..50 {
-        hand.publish(Message { ttl: 10, ..message(1, 2, 100 + n) });
+        port.publish(Message { ttl: 10, ..message(1, 2, 100 + n) });
     }
     let db = store.db.clone().expect("it is open");
     let read = StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 10, now: UnixSeconds(NOW.0 + 10) };
-    assert!(hand.page(read).messages.is_empty());
+    assert!(port.page(read).messages.is_empty());
     wait_until("they are reclaimed", || db.messages.is_empty().expect("readable"));
 }
 
@@ -335,7 +335,7 @@ fn expired_rows_that_a_read_skipped_are_reclaimed() {
 fn a_backup_is_a_store_as_it_was() {
     let (dir, dest) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let store = open(dir.path());
-    let mut hand_ = hand(&store);
+    let mut hand_ = port(&store);
     hand_.register(1, 2);
     (1..=2_500).for_each(|n| {
         hand_.submit(StoreOp::Publish { message: Arc::new(message(1, 2, n)), checked: false });
@@ -350,7 +350,7 @@ fn a_backup_is_a_store_as_it_was() {
     assert!(again.to_string().contains("not empty"));
     let copy = open(&dest.path().join("copy"));
     assert_eq!(copy.clock_floor(), Clock(9_000));
-    let mut of_copy = hand(&copy);
+    let mut of_copy = port(&copy);
     assert_eq!(of_copy.clocks(uaid(1)), (1..=2_500).collect::<Vec<_>>());
     assert_eq!(of_copy.topic_clocks(uaid(1)), [9_000]);
 }
@@ -359,10 +359,10 @@ fn a_backup_is_a_store_as_it_was() {
 fn the_board_shows_what_was_done() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
-    let mut hand = hand(&store);
-    hand.register(1, 2);
-    (1..=10).for_each(|n| hand.publish(message(1, 2, n)));
-    assert!(hand.user(uaid(1)).is_some());
+    let mut port = port(&store);
+    port.register(1, 2);
+    (1..=10).for_each(|n| port.publish(message(1, 2, n)));
+    assert!(port.user(uaid(1)).is_some());
     let value = |name: &str| store.board().read().find(|(m, _)| m.name == name).map(|(_, v)| v);
     wait_until("the board is refreshed", || value("store_publishes") == Some(10) && value("store_reads") == Some(1));
     assert_eq!((value("store_registers"), value("store_queue")), (Some(1), Some(0)));

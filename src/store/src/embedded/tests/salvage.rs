@@ -25,7 +25,7 @@ fn of(n: u64) -> Message {
 fn store() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     let register = |n| match register(1, 2, 1) {
         StoreOp::Register { chid, key, at, seen, contact, presence, .. } => {
             StoreOp::Register { uaid: spread(n), chid, key, at, seen, contact, presence }
@@ -34,13 +34,13 @@ fn store() -> tempfile::TempDir {
     };
     let publish = |n| StoreOp::Publish { message: Arc::new(of(n)), checked: false };
     let done = |answers: Vec<_>| assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::Done))));
-    done(hand.ask_all((1..=USERS).map(register).collect()));
-    done(hand.ask_all((1..=USERS).map(publish).collect()));
+    done(port.ask_all((1..=USERS).map(register).collect()));
+    done(port.ask_all((1..=USERS).map(publish).collect()));
     let db = store.db.clone().expect("it is open");
     for keyspace in [&db.users, &db.messages, &db.topics, &db.meta, &db.channels] {
         keyspace.rotate_memtable_and_wait().expect("writable");
     }
-    done(hand.ask_all(vec![register(USERS + 1), publish(USERS + 1)]));
+    done(port.ask_all(vec![register(USERS + 1), publish(USERS + 1)]));
     drop(db);
     store.close();
     // As if the journals before the flush had been evicted, which takes fjall 64 MiB to do.
@@ -86,19 +86,19 @@ fn salvaged(dir: &Path) -> Found {
     std::thread::spawn(move || done.send(salvage(&source, &to, &mut |_| ())));
     let copied = ended.recv_timeout(Duration::from_secs(90)).expect("salvage ends").expect("it salvages");
     let store = Embedded::open(&new, Options { sweep: false, ..patient() }).expect("it opens");
-    let mut hand = hand(&store);
+    let mut port = port(&store);
     let (mut users, mut rows) = (0, 0);
     for n in 1..=USERS {
-        let Some(user) = hand.user(spread(n)) else { continue };
+        let Some(user) = port.user(spread(n)) else { continue };
         users += 1;
         assert!(user.may_have_messages && user.channels.len() <= 1);
-        let page = hand.page(StoreOp::Messages { uaid: spread(n), after: Stamp::default(), limit: 9, now: NOW });
+        let page = port.page(StoreOp::Messages { uaid: spread(n), after: Stamp::default(), limit: 9, now: NOW });
         assert!(page.messages.iter().all(|kept| **kept == of(n)), "a wrong row");
         rows += page.messages.len() as u64;
     }
     let read = StoreOp::Messages { uaid: spread(USERS + 1), after: Stamp::default(), limit: 9, now: NOW };
-    let last = hand.user(spread(USERS + 1)).is_some_and(|user| user.channels == [Chid([2; 16])]);
-    let last_user = last && hand.page(read).messages.len() == 1;
+    let last = port.user(spread(USERS + 1)).is_some_and(|user| user.channels == [Chid([2; 16])]);
+    let last_user = last && port.page(read).messages.len() == 1;
     Found { copied, users, rows, last_user }
 }
 
@@ -185,7 +185,7 @@ fn a_damaged_manifest_hides_no_missing_table() {
 fn what_was_removed_stays_removed_and_numbers_go_on() {
     let dir = store();
     let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut before = hand(&store);
+    let mut before = port(&store);
     before.done(StoreOp::Settle { rows: vec![RowKey::of(&of(1))], low_water: None, durable: true });
     before.done(StoreOp::DropUser { uaid: spread(2) });
     before.done(StoreOp::Unregister { uaid: spread(3), chid: Chid([2; 16]), at: Clock(90_000) });
@@ -198,7 +198,7 @@ fn what_was_removed_stays_removed_and_numbers_go_on() {
     let copied = salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
     assert_eq!((copied.users, copied.unreadable_blocks), (USERS, 1));
     let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut after = hand(&store);
+    let mut after = port(&store);
     assert_eq!(after.user(spread(2)), None);
     assert_eq!(after.user(spread(3)).expect("it is known").channels, []);
     for (n, clocks) in [(1, vec![]), (3, vec![]), (4, vec![1_004, 95_000])] {
@@ -225,7 +225,7 @@ fn dead_rows_stay_dead_when_nothing_names_them_any_more() {
     const ROWS: u64 = 3 * group::removal::REMOVAL_ROWS_MAX as u64;
     let dir = store();
     let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut before = hand(&store);
+    let mut before = port(&store);
     let many = |n: u64| {
         (0..ROWS).map(move |row| Message { stamp: Stamp { clock: Clock(50_000 + row), ..of(n).stamp }, ..of(n) })
     };
@@ -251,7 +251,7 @@ fn dead_rows_stay_dead_when_nothing_names_them_any_more() {
     let copied = salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
     assert!(copied.unreadable_blocks > 0, "{copied:?}");
     let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut after = hand(&store);
+    let mut after = port(&store);
     assert_eq!(after.user(spread(6)), None);
     let rows = |after: &mut BlockingStore, n| after.clocks(spread(n)).len();
     assert_eq!((rows(&mut after, 4), rows(&mut after, 5)), (1, 0), "rows of a channel that is no more");
@@ -289,7 +289,7 @@ fn a_record_of_format_1_that_stands_in_for_a_lost_one_is_migrated() {
     let dest = tempfile::tempdir().expect("a directory");
     salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
     let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut after = hand(&store);
+    let mut after = port(&store);
     let user = after.user(spread(7)).expect("its record can be read");
     assert_eq!(user.channels, [Chid([2; 16])], "the rows of channels are newer");
     assert_eq!(after.clocks(spread(7)), [1_007]);

@@ -25,31 +25,31 @@ use crate::IDLE_SECONDS_MAX;
 /// Microseconds from a row that was read to its copy. A refresh at the same time writes one microsecond later.
 const COPY_US: i64 = 2;
 
-pub(super) async fn set(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, bridge: &Bridged) -> Answer {
+pub(super) async fn set(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid, bridge: &Bridged) -> Answer {
     let dropped_at = known.get(uaid, |user| user.dropped_at).unwrap_or_default();
-    replace(hand, uaid, dropped_at, bridge).await
+    replace(context, uaid, dropped_at, bridge).await
 }
 
 /// Replaces the bridge, later than `dropped_at` and everything that is there.
 pub(in super::super) async fn replace(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     uaid: Uaid,
     dropped_at: Clock,
     bridge: &Bridged,
 ) -> Answer {
-    let rows = read_timed(hand, uaid).await?;
-    let Some((_, there, _)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
+    let rows = read_timed(context, uaid).await?;
+    let Some((_, there, _)) = bridged(context, &rows)? else { return Ok(StoreReply::Done) };
     if !bridge.is_newer_than(&there) {
         return Ok(StoreReply::Done);
     }
     let latest = rows.iter().map(|row| row.at.saturating_add(COPY_US)).max().unwrap_or_default();
     let at = Clock(latest.max(rows::micros(dropped_at.max(bridge.registered))).unsigned_abs());
     let first = [users::user_clock(at), users::put(family::BRIDGE, Vec::new(), rows::bridge(bridge), at)];
-    hand.change(&uaid, &first).await?;
-    let rows = read_timed(hand, uaid).await?;
-    match bridged(hand, &rows)? {
-        Some((_, _, seen)) => hand.change(&uaid, &copies(rows, seen.max(bridge.seen()))).await?,
-        None => users::delete(hand, uaid, rows).await?,
+    context.change(&uaid, &first).await?;
+    let rows = read_timed(context, uaid).await?;
+    match bridged(context, &rows)? {
+        Some((_, _, seen)) => context.change(&uaid, &copies(rows, seen.max(bridge.seen()))).await?,
+        None => users::delete(context, uaid, rows).await?,
     }
     Ok(StoreReply::Done)
 }
@@ -85,57 +85,57 @@ fn copies(rows: Vec<TimedRow>, seen: UnixSeconds) -> Vec<Change> {
 /// Notes a refusal, or ends the note, one microsecond later than the record that was read, so that a registration or a
 /// removal at the same time wins. The row lives as long as the user would without it.
 pub(super) async fn mark(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     uaid: Uaid,
     registered: Clock,
     refused: Option<UnixSeconds>,
 ) -> Answer {
-    let rows = read_timed(hand, uaid).await?;
-    let Some((at, there, seen)) = bridged(hand, &rows)? else { return Ok(StoreReply::Done) };
+    let rows = read_timed(context, uaid).await?;
+    let Some((at, there, seen)) = bridged(context, &rows)? else { return Ok(StoreReply::Done) };
     if there.registered == registered && there.refused.is_none() == refused.is_some() {
         let changed = if refused.is_some() { Bridged { refused, ..there } } else { there.taken() };
         let value = rows::bridge(&changed);
-        let ttl = hand.client.ttl(UnixSeconds(seen.0.saturating_add(IDLE_SECONDS_MAX)));
+        let ttl = context.client.ttl(UnixSeconds(seen.0.saturating_add(IDLE_SECONDS_MAX)));
         let at = at.saturating_add(1);
-        hand.change(&uaid, &[Change::UserPut { family: family::BRIDGE, key: Vec::new(), value, at, ttl }]).await?;
+        context.change(&uaid, &[Change::UserPut { family: family::BRIDGE, key: Vec::new(), value, at, ttl }]).await?;
     }
     Ok(StoreReply::Done)
 }
 
 /// Each row goes in the version that was read, and in the one that a refresh at the same time makes of it. What a
 /// subscription on another node has written meanwhile goes behind that.
-pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, registered: Clock) -> Answer {
-    let rows = read_timed(hand, uaid).await?;
+pub(super) async fn drop(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid, registered: Clock) -> Answer {
+    let rows = read_timed(context, uaid).await?;
     if !users::has(&rows, family::RECORD) {
         return Ok(StoreReply::Done);
     }
-    if bridged(hand, &rows)?.is_none_or(|(_, there, _)| there.registered != registered) {
+    if bridged(context, &rows)?.is_none_or(|(_, there, _)| there.registered != registered) {
         return Ok(StoreReply::Kept);
     }
     let rows: Vec<_> = rows.into_iter().map(|row| TimedRow { at: row.at.saturating_add(1), ..row }).collect();
     let newest = rows.iter().map(|row| row.at).max().unwrap_or_default();
-    users::delete(hand, uaid, rows).await?;
+    users::delete(context, uaid, rows).await?;
     known.change(uaid, |user| *user = CachedUser::dropped(Clock(newest.unsigned_abs())));
-    let behind = read_timed(hand, uaid).await?;
+    let behind = read_timed(context, uaid).await?;
     if users::has(&behind, family::RECORD) || users::has(&behind, family::BRIDGE) {
         return Ok(StoreReply::Kept);
     }
-    users::delete(hand, uaid, behind).await?;
+    users::delete(context, uaid, behind).await?;
     // A bridged user has no messages, but what a ledger of another time may have saved.
     let mut saved: Option<i64> = None;
-    users::for_each_message(hand, uaid, |_, at| saved = saved.max(Some(at))).await?;
+    users::for_each_message(context, uaid, |_, at| saved = saved.max(Some(at))).await?;
     if let Some(at) = saved {
-        hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
+        context.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
     }
     Ok(StoreReply::Done)
 }
 
 /// The bridge of a user with its timestamp, and the time at which the user was last seen; `None` without either.
-fn bridged(hand: &StatementContext<'_>, rows: &[TimedRow]) -> Result<Option<(i64, Bridged, UnixSeconds)>, Failed> {
+fn bridged(context: &StatementContext<'_>, rows: &[TimedRow]) -> Result<Option<(i64, Bridged, UnixSeconds)>, Failed> {
     let of = |family| rows.iter().find(|row| row.family == family);
     let (Some(bridge), Some(record)) = (of(family::BRIDGE), of(family::RECORD)) else { return Ok(None) };
     match (rows::parse_bridge(&bridge.value), rows::parse_record(&record.value)) {
         (Some(parsed), Some((_, seen))) => Ok(Some((bridge.at, parsed, seen))),
-        _ => Err(misread(hand, &"the record of a bridged user cannot be read")),
+        _ => Err(misread(context, &"the record of a bridged user cannot be read")),
     }
 }

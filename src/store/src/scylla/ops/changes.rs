@@ -8,8 +8,8 @@ use super::super::rows::{self, RowLocation, micros};
 use super::super::statements::Change;
 
 /// Writes a message to this place, at its clock.
-pub(in super::super) fn write(hand: &StatementContext<'_>, message: &Message, place: RowLocation) -> Change {
-    let ttl = hand.client.ttl(message.expires());
+pub(in super::super) fn write(context: &StatementContext<'_>, message: &Message, place: RowLocation) -> Change {
+    let ttl = context.client.ttl(message.expires());
     Change::MessagePut { place, value: rows::value(message), at: micros(message.stamp.clock), ttl }
 }
 

@@ -31,30 +31,30 @@ use super::port::Answer;
 use super::user_cache::UserCache;
 
 /// Does one operation.
-pub(super) async fn carry_out(hand: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
+pub(super) async fn carry_out(context: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
     match op {
-        StoreOp::LoadUser { uaid } => users::load(hand, known, *uaid).await,
-        StoreOp::Locate { uaid, chid } => users::locate(hand, known, *uaid, *chid).await,
-        StoreOp::Touch { uaid, seen } => users::touch(hand, *uaid, *seen).await,
-        StoreOp::Register { .. } => users::register(hand, known, op).await,
-        StoreOp::Subscribe { uaid, chid, key, at } => users::subscribe(hand, known, *uaid, (*chid, *key), *at).await,
-        StoreOp::SetContact { uaid, contact, durable: _ } => users::set_contact(hand, known, *uaid, contact).await,
-        StoreOp::SetPresence { uaid, presence } => users::set_presence(hand, *uaid, presence).await,
-        StoreOp::ClearPresence { uaid, presence } => users::clear_presence(hand, *uaid, presence).await,
-        StoreOp::Unregister { uaid, chid, at } => users::unregister(hand, known, *uaid, *chid, *at).await,
-        StoreOp::DropUser { uaid } => users::drop(hand, known, *uaid).await,
-        StoreOp::SetBridge { uaid, bridge } => bridges::set(hand, known, *uaid, bridge).await,
-        StoreOp::MarkRefused { uaid, registered, at } => bridges::mark(hand, *uaid, *registered, Some(*at)).await,
-        StoreOp::ClearRefused { uaid, registered } => bridges::mark(hand, *uaid, *registered, None).await,
-        StoreOp::DropBridged { uaid, registered } => bridges::drop(hand, known, *uaid, *registered).await,
-        StoreOp::Publish { message, checked } => store::publish(hand, known, message, *checked).await,
-        StoreOp::Save { messages } => store::save(hand, known, messages).await,
-        StoreOp::Topics { uaid, after, limit, now } => pages::topics(hand, known, *uaid, *after, *limit, *now).await,
+        StoreOp::LoadUser { uaid } => users::load(context, known, *uaid).await,
+        StoreOp::Locate { uaid, chid } => users::locate(context, known, *uaid, *chid).await,
+        StoreOp::Touch { uaid, seen } => users::touch(context, *uaid, *seen).await,
+        StoreOp::Register { .. } => users::register(context, known, op).await,
+        StoreOp::Subscribe { uaid, chid, key, at } => users::subscribe(context, known, *uaid, (*chid, *key), *at).await,
+        StoreOp::SetContact { uaid, contact, durable: _ } => users::set_contact(context, known, *uaid, contact).await,
+        StoreOp::SetPresence { uaid, presence } => users::set_presence(context, *uaid, presence).await,
+        StoreOp::ClearPresence { uaid, presence } => users::clear_presence(context, *uaid, presence).await,
+        StoreOp::Unregister { uaid, chid, at } => users::unregister(context, known, *uaid, *chid, *at).await,
+        StoreOp::DropUser { uaid } => users::drop(context, known, *uaid).await,
+        StoreOp::SetBridge { uaid, bridge } => bridges::set(context, known, *uaid, bridge).await,
+        StoreOp::MarkRefused { uaid, registered, at } => bridges::mark(context, *uaid, *registered, Some(*at)).await,
+        StoreOp::ClearRefused { uaid, registered } => bridges::mark(context, *uaid, *registered, None).await,
+        StoreOp::DropBridged { uaid, registered } => bridges::drop(context, known, *uaid, *registered).await,
+        StoreOp::Publish { message, checked } => store::publish(context, known, message, *checked).await,
+        StoreOp::Save { messages } => store::save(context, known, messages).await,
+        StoreOp::Topics { uaid, after, limit, now } => pages::topics(context, known, *uaid, *after, *limit, *now).await,
         StoreOp::Messages { uaid, after, limit, now } => {
-            pages::messages(hand, known, *uaid, *after, *limit, *now).await
+            pages::messages(context, known, *uaid, *after, *limit, *now).await
         }
-        StoreOp::Read { row, now } => pages::read(hand, known, row, *now).await,
-        StoreOp::Settle { rows, low_water, durable: _ } => settle::settle(hand, known, rows, *low_water).await,
-        StoreOp::Tried { rows } => tried::tried(hand, rows).await,
+        StoreOp::Read { row, now } => pages::read(context, known, row, *now).await,
+        StoreOp::Settle { rows, low_water, durable: _ } => settle::settle(context, known, rows, *low_water).await,
+        StoreOp::Tried { rows } => tried::tried(context, rows).await,
     }
 }

@@ -29,14 +29,14 @@ fn nothing() -> StoreReply {
 }
 
 pub(super) async fn topics(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     after: Option<(Chid, Topic)>,
     limit: u16,
     now: UnixSeconds,
 ) -> Answer {
-    if settled_to(hand, known, uaid).await?.is_none() {
+    if settled_to(context, known, uaid).await?.is_none() {
         return Ok(nothing());
     }
     let read = known.begin_topics(uaid);
@@ -47,10 +47,10 @@ pub(super) async fn topics(
     let (mut state, mut first) = (None, true);
     let no_saved = 'pages: loop {
         let values = (rows::uaid(&uaid), &after);
-        let (found, next) = hand.read(Statement::TopicsRead, &values, state, is_long(limit, first)).await?;
+        let (found, next) = context.read(Statement::TopicsRead, &values, state, is_long(limit, first)).await?;
         first = false;
-        for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
-            let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+        for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(context, &error))? {
+            let (family, key, value) = row.map_err(|error| misread(context, &error))?;
             if family != family::TOPIC {
                 break 'pages false;
             }
@@ -58,7 +58,7 @@ pub(super) async fn topics(
                 continue;
             }
             let Some(message) = rows::message(value) else {
-                damaged(hand, &"a topic row");
+                damaged(context, &"a topic row");
                 continue;
             };
             if of_channel.first().is_some_and(|update| !rows::is_update(key) || update.chid != message.chid) {
@@ -91,14 +91,14 @@ fn live_update(of_channel: &mut Vec<Message>, now: UnixSeconds) -> Option<Arc<Me
 }
 
 pub(super) async fn messages(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     after: Stamp,
     limit: u16,
     now: UnixSeconds,
 ) -> Answer {
-    let Some(settled) = settled_to(hand, known, uaid).await? else { return Ok(nothing()) };
+    let Some(settled) = settled_to(context, known, uaid).await? else { return Ok(nothing()) };
     let (limit, settled) = (usize::from(limit), Stamp { clock: settled, origin: Origin(u32::MAX) });
     let mut saved = Slice::new(family::SAVED, after);
     let mut plain = Slice::new(family::MESSAGE, after.max(settled));
@@ -106,7 +106,7 @@ pub(super) async fn messages(
     if after == Stamp::default() && known.change(uaid, CachedUser::take_no_saved) {
         saved.state = State::End;
     }
-    tokio::try_join!(saved.fill(hand, uaid, limit, now), plain.fill(hand, uaid, limit, now))?;
+    tokio::try_join!(saved.fill(context, uaid, limit, now), plain.fill(context, uaid, limit, now))?;
     let exhausted = saved.live.len() + plain.live.len() <= limit;
     known.change(uaid, |user| {
         for message in &plain.live {
@@ -150,7 +150,7 @@ impl Slice {
     /// Reads until there is one row more than the limit, or no more.
     async fn fill(
         &mut self,
-        hand: &StatementContext<'_>,
+        context: &StatementContext<'_>,
         uaid: Uaid,
         limit: usize,
         now: UnixSeconds,
@@ -163,15 +163,15 @@ impl Slice {
                 State::End => return Ok(()),
             };
             let values = (rows::uaid(&uaid), self.family, clock, origin, self.family, i64::MAX, i64::MAX);
-            let (found, next) = hand.read(Statement::MessagesRead, &values, state, is_long(limit, first)).await?;
-            for row in found.rows::<(i64, i64, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
-                let (_, _, _, value) = row.map_err(|error| misread(hand, &error))?;
+            let (found, next) = context.read(Statement::MessagesRead, &values, state, is_long(limit, first)).await?;
+            for row in found.rows::<(i64, i64, &[u8], &[u8])>().map_err(|error| misread(context, &error))? {
+                let (_, _, _, value) = row.map_err(|error| misread(context, &error))?;
                 if rows::expires(value).is_some_and(|end| end <= now) {
                     continue;
                 }
                 match rows::message(value) {
                     Some(message) => self.live.push(Arc::new(message)),
-                    None => damaged(hand, &"a message row"),
+                    None => damaged(context, &"a message row"),
                 }
             }
             self.state = next.map_or(State::End, State::More);
@@ -180,11 +180,11 @@ impl Slice {
     }
 }
 
-pub(super) async fn read(hand: &StatementContext<'_>, known: &UserCache, row: &RowKey, now: UnixSeconds) -> Answer {
+pub(super) async fn read(context: &StatementContext<'_>, known: &UserCache, row: &RowKey, now: UnixSeconds) -> Answer {
     let found = match &row.topic {
-        Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,
-        Some(topic) => read_topic(hand, row, topic).await?,
-        None => read_plain(hand, known, row).await?,
+        Some(topic) if *topic == Topic::UPDATE => updates::of_channel(context, row.uaid, row.chid).await?,
+        Some(topic) => read_topic(context, row, topic).await?,
+        None => read_plain(context, known, row).await?,
     };
     let live = found.filter(|message| message.stamp == row.stamp && !message.expired(now));
     let messages = live.map(Arc::new).into_iter().collect();
@@ -192,23 +192,27 @@ pub(super) async fn read(hand: &StatementContext<'_>, known: &UserCache, row: &R
 }
 
 pub(super) async fn read_topic(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     row: &RowKey,
     topic: &Topic,
 ) -> Result<Option<Message>, Failed> {
     let key = [&row.chid.0[..], topic.as_bytes()].concat();
-    let (found, _) = hand.read(Statement::TopicRead, &(rows::uaid(&row.uaid), key), None, false).await?;
-    let value = found.maybe_first_row::<(&[u8],)>().map_err(|error| misread(hand, &error))?;
+    let (found, _) = context.read(Statement::TopicRead, &(rows::uaid(&row.uaid), key), None, false).await?;
+    let value = found.maybe_first_row::<(&[u8],)>().map_err(|error| misread(context, &error))?;
     Ok(value.and_then(|(value,)| rows::message(value)))
 }
 
-async fn read_plain(hand: &StatementContext<'_>, known: &UserCache, row: &RowKey) -> Result<Option<Message>, Failed> {
-    let Some(settled) = settled_to(hand, known, row.uaid).await? else { return Ok(None) };
+async fn read_plain(
+    context: &StatementContext<'_>,
+    known: &UserCache,
+    row: &RowKey,
+) -> Result<Option<Message>, Failed> {
+    let Some(settled) = settled_to(context, known, row.uaid).await? else { return Ok(None) };
     let (clock, origin) = (micros(row.stamp.clock), i64::from(row.stamp.origin.0));
     let values = (rows::uaid(&row.uaid), clock, origin, &row.chid.0[..]);
-    let (found, _) = hand.read(Statement::RowRead, &values, None, false).await?;
-    for kept in found.rows::<(i8, &[u8])>().map_err(|error| misread(hand, &error))? {
-        let (family, value) = kept.map_err(|error| misread(hand, &error))?;
+    let (found, _) = context.read(Statement::RowRead, &values, None, false).await?;
+    for kept in found.rows::<(i8, &[u8])>().map_err(|error| misread(context, &error))? {
+        let (family, value) = kept.map_err(|error| misread(context, &error))?;
         if family == family::SAVED || row.stamp.clock > settled {
             return Ok(rows::message(value));
         }

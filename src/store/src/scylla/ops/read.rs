@@ -15,8 +15,12 @@ impl From<Failed> for StoreError {
 }
 
 /// Reads the whole partition of a user and remembers what later operations need.
-pub(super) async fn read_user(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Result<UserPart, Failed> {
-    let part = read_part(hand, Statement::UserRead, &(rows::uaid(&uaid),)).await?;
+pub(super) async fn read_user(
+    context: &StatementContext<'_>,
+    known: &UserCache,
+    uaid: Uaid,
+) -> Result<UserPart, Failed> {
+    let part = read_part(context, Statement::UserRead, &(rows::uaid(&uaid),)).await?;
     let channels = part.channels.len();
     if part.record.is_some() {
         known.change(uaid, |user| {
@@ -29,36 +33,36 @@ pub(super) async fn read_user(hand: &StatementContext<'_>, known: &UserCache, ua
 
 /// Reads rows of a user's partition, of which none is an unreadable record.
 pub(super) async fn read_part(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     statement: Statement,
     values: &impl scylla::serialize::row::SerializeRow,
 ) -> Result<UserPart, Failed> {
-    sound(hand, read_rows(hand, statement, values).await?)
+    sound(context, read_rows(context, statement, values).await?)
 }
 
 /// Refuses a part with an unreadable record, and counts rows that do not parse.
-pub(super) fn sound(hand: &StatementContext<'_>, part: UserPart) -> Result<UserPart, Failed> {
+pub(super) fn sound(context: &StatementContext<'_>, part: UserPart) -> Result<UserPart, Failed> {
     if part.record_unreadable {
-        return Err(misread(hand, &"the record of a user cannot be read"));
+        return Err(misread(context, &"the record of a user cannot be read"));
     }
     if part.damaged > 0 {
-        hand.client.stats.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
+        context.client.stats.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
     }
     Ok(part)
 }
 
 /// Reads rows of a user's partition, also an unreadable record.
 pub(in super::super) async fn read_rows(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     statement: Statement,
     values: &impl scylla::serialize::row::SerializeRow,
 ) -> Result<UserPart, Failed> {
     let (mut part, mut state) = (UserPart::default(), None);
     loop {
-        let (found, next) = hand.read(statement, values, state, true).await?;
-        let found = found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))?;
+        let (found, next) = context.read(statement, values, state, true).await?;
+        let found = found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(context, &error))?;
         for row in found {
-            let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+            let (family, key, value) = row.map_err(|error| misread(context, &error))?;
             part.take(family, key, value);
         }
         match next {
@@ -69,14 +73,14 @@ pub(in super::super) async fn read_rows(
 }
 
 /// Counts an answer that does not parse; logs the first one, and later ones ever more rarely.
-pub(super) fn misread(hand: &StatementContext<'_>, error: &dyn std::fmt::Display) -> Failed {
-    damaged(hand, error);
+pub(super) fn misread(context: &StatementContext<'_>, error: &dyn std::fmt::Display) -> Failed {
+    damaged(context, error);
     Failed
 }
 
 /// Counts a row that does not parse; logs the first one, and later ones ever more rarely.
-pub(super) fn damaged(hand: &StatementContext<'_>, error: &dyn std::fmt::Display) {
-    let rows = &hand.client.stats.others.damaged_rows;
+pub(super) fn damaged(context: &StatementContext<'_>, error: &dyn std::fmt::Display) {
+    let rows = &context.client.stats.others.damaged_rows;
     count(rows);
     let count = rows.load(std::sync::atomic::Ordering::Relaxed);
     if count.is_power_of_two() {

@@ -17,7 +17,7 @@ use super::changes::delete;
 use super::{updates, users};
 
 pub(super) async fn settle(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     rows: &[RowKey],
     low_water: Option<Clock>,
@@ -29,13 +29,13 @@ pub(super) async fn settle(
     let mut deletes = Vec::new();
     for row in rows {
         match &row.topic {
-            Some(topic) if *topic == Topic::UPDATE => deletes.extend(updates::settle(hand, row).await?),
+            Some(topic) if *topic == Topic::UPDATE => deletes.extend(updates::settle(context, row).await?),
             Some(topic) => deletes.push(delete(RowLocation::topic(row.chid, topic, row.stamp), row.stamp.clock)),
             None => {
                 if row.stamp.clock > covered {
                     deletes.push(delete(RowLocation::plain(family::MESSAGE, row.stamp, row.chid), row.stamp.clock));
                 } else {
-                    count(&hand.client.stats.others.deletes_spared);
+                    count(&context.client.stats.others.deletes_spared);
                 }
                 if !known.change(uaid, |user| user.take_unsaved_row(row.stamp)) {
                     deletes.push(delete(RowLocation::plain(family::SAVED, row.stamp, row.chid), row.stamp.clock));
@@ -44,20 +44,20 @@ pub(super) async fn settle(
         }
     }
     // Two tables, so two requests, and neither needs the other.
-    tokio::try_join!(raise(hand, known, uaid, low_water.filter(|low_water| *low_water > before)), async {
-        hand.change(&uaid, &deletes).await
+    tokio::try_join!(raise(context, known, uaid, low_water.filter(|low_water| *low_water > before)), async {
+        context.change(&uaid, &deletes).await
     })?;
     Ok(StoreReply::Done)
 }
 
 async fn raise(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     low_water: Option<Clock>,
 ) -> Result<(), Failed> {
     let Some(low_water) = low_water else { return Ok(()) };
-    hand.change(&uaid, &[users::low_water(low_water)]).await?;
+    context.change(&uaid, &[users::low_water(low_water)]).await?;
     known.change(uaid, |user| user.raise(low_water));
     Ok(())
 }

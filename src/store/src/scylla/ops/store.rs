@@ -23,14 +23,14 @@ use super::{updates, users};
 const WRITE_WITHIN_US: u64 = machine::limits::WRITE_SECONDS_MAX * 1_000_000;
 
 pub(super) async fn publish(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     message: &Message,
     checked: bool,
 ) -> Answer {
     let mut low_water = known.get(message.uaid, |user| user.low_water).flatten().unwrap_or_default();
     if !checked {
-        let part = users::check(hand, message.uaid, message.chid).await?;
+        let part = users::check(context, message.uaid, message.chid).await?;
         if part.record.is_none() || !part.has_channel(message.chid) {
             return Ok(StoreReply::NoSubscription);
         }
@@ -46,8 +46,8 @@ pub(super) async fn publish(
         return Ok(StoreReply::Done);
     }
     if message.mode() == Mode::Simple {
-        let changes = updates::publish(hand, message).await?;
-        hand.change(&message.uaid, &changes).await?;
+        let changes = updates::publish(context, message).await?;
+        context.change(&message.uaid, &changes).await?;
     } else {
         // No session settled a message before it was there: a message that comes late is kept like one from a ledger.
         let late = message.topic.is_none() && message.stamp.clock <= low_water;
@@ -55,11 +55,11 @@ pub(super) async fn publish(
         if late {
             known.change(message.uaid, CachedUser::may_have_saved);
         }
-        hand.change(&message.uaid, &[put(hand, message, family)]).await?;
+        context.change(&message.uaid, &[put(context, message, family)]).await?;
     }
     // The host may have slept, so that its clock is right and ours is not yet.
-    if hand.client.process_clock.latest_us() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
-        let late = &hand.client.stats.others.late;
+    if context.client.process_clock.latest_us() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
+        let late = &context.client.stats.others.late;
         count(late);
         if late.load(Ordering::Relaxed).is_power_of_two() {
             tracing::error!(limit_seconds = WRITE_WITHIN_US / 1_000_000, "message not stored in time");
@@ -69,10 +69,10 @@ pub(super) async fn publish(
     Ok(StoreReply::Done)
 }
 
-pub(super) async fn save(hand: &StatementContext<'_>, known: &UserCache, messages: &[Arc<Message>]) -> Answer {
+pub(super) async fn save(context: &StatementContext<'_>, known: &UserCache, messages: &[Arc<Message>]) -> Answer {
     let Some(first) = messages.first() else { return Ok(StoreReply::Done) };
     let uaid = first.uaid;
-    let part = read_user(hand, known, uaid).await?;
+    let part = read_user(context, known, uaid).await?;
     if part.record.is_none() {
         return Ok(StoreReply::Done);
     }
@@ -82,24 +82,24 @@ pub(super) async fn save(hand: &StatementContext<'_>, known: &UserCache, message
     for message in messages.iter().filter(|message| part.has_channel(message.chid)) {
         if message.topic != Some(Topic::UPDATE) {
             known.change(uaid, |user| user.take_unsaved_row(message.stamp));
-            changes.push(put(hand, message, family::SAVED));
+            changes.push(put(context, message, family::SAVED));
         } else if !updated.contains(&message.chid) {
             updated.push(message.chid);
         }
     }
     for chid in updated {
         let of_channel = messages.iter().filter(|m| m.chid == chid && m.topic == Some(Topic::UPDATE));
-        changes.extend(updates::save(hand, uaid, chid, of_channel.map(|message| &**message)).await?);
+        changes.extend(updates::save(context, uaid, chid, of_channel.map(|message| &**message)).await?);
     }
-    hand.change(&uaid, &changes).await?;
+    context.change(&uaid, &changes).await?;
     Ok(StoreReply::Done)
 }
 
 /// Writes a message to the topic it has, else to this family.
-fn put(hand: &StatementContext<'_>, message: &Message, family: i8) -> Change {
+fn put(context: &StatementContext<'_>, message: &Message, family: i8) -> Change {
     let place = match &message.topic {
         Some(topic) => RowLocation::topic(message.chid, topic, message.stamp),
         None => RowLocation::plain(family, message.stamp, message.chid),
     };
-    write(hand, message, place)
+    write(context, message, place)
 }

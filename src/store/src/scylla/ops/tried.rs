@@ -19,13 +19,14 @@ use super::{pages, updates};
 /// Seconds by which a row is kept longer for each delivery: more than two clocks read a moment apart differ.
 const SECONDS_EACH: i32 = 2;
 
-pub(super) async fn tried(hand: &StatementContext<'_>, tried: &[(RowKey, Tries)]) -> Answer {
+pub(super) async fn tried(context: &StatementContext<'_>, tried: &[(RowKey, Tries)]) -> Answer {
     let Some((first, _)) = tried.first() else { return Ok(StoreReply::Done) };
     let mut changes = Vec::new();
     for (row, tries) in tried {
-        for (place, message) in forms(hand, row).await? {
+        for (place, message) in forms(context, row).await? {
             let message = Message { tries: *tries, ..message };
-            let ttl = hand.client.ttl(message.expires()).saturating_add(SECONDS_EACH * i32::from(tries.deliveries()));
+            let ttl =
+                context.client.ttl(message.expires()).saturating_add(SECONDS_EACH * i32::from(tries.deliveries()));
             changes.push(Change::MessagePut {
                 place,
                 value: rows::value(&message),
@@ -35,29 +36,29 @@ pub(super) async fn tried(hand: &StatementContext<'_>, tried: &[(RowKey, Tries)]
         }
     }
     if !changes.is_empty() {
-        hand.change(&first.uaid, &changes).await?;
+        context.change(&first.uaid, &changes).await?;
     }
     Ok(StoreReply::Done)
 }
 
 /// Every form of this version in the store.
-async fn forms(hand: &StatementContext<'_>, row: &RowKey) -> Result<Vec<(RowLocation, Message)>, Failed> {
+async fn forms(context: &StatementContext<'_>, row: &RowKey) -> Result<Vec<(RowLocation, Message)>, Failed> {
     let found = match &row.topic {
-        Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,
-        Some(topic) => pages::read_topic(hand, row, topic).await?,
-        None => return plain_forms(hand, row).await,
+        Some(topic) if *topic == Topic::UPDATE => updates::of_channel(context, row.uaid, row.chid).await?,
+        Some(topic) => pages::read_topic(context, row, topic).await?,
+        None => return plain_forms(context, row).await,
     };
     let found = found.filter(|message| message.stamp == row.stamp);
     Ok(found.map(|message| (RowLocation::of(&message), message)).into_iter().collect())
 }
 
-async fn plain_forms(hand: &StatementContext<'_>, row: &RowKey) -> Result<Vec<(RowLocation, Message)>, Failed> {
+async fn plain_forms(context: &StatementContext<'_>, row: &RowKey) -> Result<Vec<(RowLocation, Message)>, Failed> {
     let (clock, origin) = (micros(row.stamp.clock), i64::from(row.stamp.origin.0));
     let values = (rows::uaid(&row.uaid), clock, origin, &row.chid.0[..]);
-    let (found, _) = hand.read(Statement::RowRead, &values, None, false).await?;
+    let (found, _) = context.read(Statement::RowRead, &values, None, false).await?;
     let mut forms = Vec::new();
-    for kept in found.rows::<(i8, &[u8])>().map_err(|error| misread(hand, &error))? {
-        let (of, value) = kept.map_err(|error| misread(hand, &error))?;
+    for kept in found.rows::<(i8, &[u8])>().map_err(|error| misread(context, &error))? {
+        let (of, value) = kept.map_err(|error| misread(context, &error))?;
         if (of == family::SAVED || of == family::MESSAGE)
             && let Some(message) = rows::message(value)
         {

@@ -16,18 +16,21 @@ use super::changes::{delete, write};
 use super::read::{damaged, misread};
 
 /// Changes that store this update; none when a row stands above it.
-pub(in super::super) async fn publish(hand: &StatementContext<'_>, message: &Message) -> Result<Vec<Change>, Failed> {
-    save(hand, message.uaid, message.chid, std::iter::once(message)).await
+pub(in super::super) async fn publish(
+    context: &StatementContext<'_>,
+    message: &Message,
+) -> Result<Vec<Change>, Failed> {
+    save(context, message.uaid, message.chid, std::iter::once(message)).await
 }
 
 /// As [`publish`] for several of one channel, in this order.
 pub(super) async fn save(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     uaid: Uaid,
     chid: Chid,
     messages: impl Iterator<Item = &Message>,
 ) -> Result<Vec<Change>, Failed> {
-    let rows = read(hand, uaid, chid).await?;
+    let rows = read(context, uaid, chid).await?;
     let held = counts(rows.clone());
     let mut last = held.clone();
     for message in messages {
@@ -38,13 +41,13 @@ pub(super) async fn save(
     let (Some(last), true) = (&last, last != held) else { return Ok(Vec::new()) };
     let replaced = rows.iter().filter(|row| row.stamp != last.stamp);
     let mut changes: Vec<Change> = replaced.map(|row| delete(place(row), row.stamp.clock)).collect();
-    changes.push(write(hand, last, place(last)));
+    changes.push(write(context, last, place(last)));
     Ok(changes)
 }
 
 /// Changes that settle this update: those that it replaced go with it.
-pub(super) async fn settle(hand: &StatementContext<'_>, row: &RowKey) -> Result<Vec<Change>, Failed> {
-    let rows = read(hand, row.uaid, row.chid).await?;
+pub(super) async fn settle(context: &StatementContext<'_>, row: &RowKey) -> Result<Vec<Change>, Failed> {
+    let rows = read(context, row.uaid, row.chid).await?;
     let counts = counts(rows.clone()).is_some_and(|held| held.stamp == row.stamp);
     let mut changes = vec![delete(RowLocation::topic(row.chid, &Topic::UPDATE, row.stamp), row.stamp.clock)];
     if counts {
@@ -55,8 +58,12 @@ pub(super) async fn settle(hand: &StatementContext<'_>, row: &RowKey) -> Result<
 }
 
 /// The row that counts among the rows of one channel.
-pub(super) async fn of_channel(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<Option<Message>, Failed> {
-    Ok(counts(read(hand, uaid, chid).await?))
+pub(super) async fn of_channel(
+    context: &StatementContext<'_>,
+    uaid: Uaid,
+    chid: Chid,
+) -> Result<Option<Message>, Failed> {
+    Ok(counts(read(context, uaid, chid).await?))
 }
 
 /// The row of one channel that would be left, had all been stored in the order of their acceptance.
@@ -65,16 +72,16 @@ pub(super) fn counts(mut rows: Vec<Message>) -> Option<Message> {
     rows.into_iter().reduce(|held, next| if next.replaces(&held.held()) { next } else { held })
 }
 
-async fn read(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<Vec<Message>, Failed> {
+async fn read(context: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<Vec<Message>, Failed> {
     let (from, to) = rows::update_range(chid);
     let (mut messages, mut state) = (Vec::new(), None);
     loop {
-        let (found, next) = hand.read(Statement::UpdatesRead, &(rows::uaid(&uaid), &from, &to), state, true).await?;
-        for row in found.rows::<(&[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
-            let (_, value) = row.map_err(|error| misread(hand, &error))?;
+        let (found, next) = context.read(Statement::UpdatesRead, &(rows::uaid(&uaid), &from, &to), state, true).await?;
+        for row in found.rows::<(&[u8], &[u8])>().map_err(|error| misread(context, &error))? {
+            let (_, value) = row.map_err(|error| misread(context, &error))?;
             match rows::message(value) {
                 Some(message) => messages.push(message),
-                None => damaged(hand, &"a version update"),
+                None => damaged(context, &"a version update"),
             }
         }
         match next {

@@ -19,27 +19,27 @@ use crate::IDLE_SECONDS_MAX;
 /// Seconds that rows of a user live without a `Touch`.
 pub(super) const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;
 
-pub(super) async fn load(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
-    let part = read_user(hand, known, uaid).await?;
+pub(super) async fn load(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
+    let part = read_user(context, known, uaid).await?;
     Ok(StoreReply::User(part.into_row().map(Box::new)))
 }
 
 /// One short page has all rows of most users. Of a user with more it has everything but channels, and the channel of
 /// this id is read alone.
-pub(super) async fn locate(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid, chid: Chid) -> Answer {
+pub(super) async fn locate(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid, chid: Chid) -> Answer {
     let mut part = UserPart::default();
-    let (found, next) = hand.read(Statement::UserRead, &(rows::uaid(&uaid),), None, false).await?;
-    for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
-        let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+    let (found, next) = context.read(Statement::UserRead, &(rows::uaid(&uaid),), None, false).await?;
+    for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(context, &error))? {
+        let (family, key, value) = row.map_err(|error| misread(context, &error))?;
         part.take(family, key, value);
     }
-    let mut part = sound(hand, part)?;
+    let mut part = sound(context, part)?;
     if next.is_some() {
         if part.channels.is_empty() {
             // More presence rows than a page holds: of runs that are over.
-            part = read_user(hand, known, uaid).await?;
+            part = read_user(context, known, uaid).await?;
         } else if !part.has_channel(chid) {
-            part.channels = check(hand, uaid, chid).await?.channels;
+            part.channels = check(context, uaid, chid).await?.channels;
         }
     }
     if part.record.is_some() {
@@ -59,9 +59,9 @@ pub(super) async fn locate(hand: &StatementContext<'_>, known: &UserCache, uaid:
 /// of a row is stamped later. A presence is not written again here: its timestamp is its version, and its session
 /// writes the next one. Low water is not written again either: it has lived as long as every message that it covers,
 /// and its timestamp is its value.
-pub(in super::super) async fn touch(hand: &StatementContext<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
+pub(in super::super) async fn touch(context: &StatementContext<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
     let (mut changes, mut known, mut newest) = (Vec::new(), false, Clock(0));
-    for TimedRow { family, key, mut value, at } in read_timed(hand, uaid).await? {
+    for TimedRow { family, key, mut value, at } in read_timed(context, uaid).await? {
         let at = at.saturating_add(1);
         match family {
             family::LOW_WATER | family::PRESENCE => continue,
@@ -81,7 +81,7 @@ pub(in super::super) async fn touch(hand: &StatementContext<'_>, uaid: Uaid, see
     }
     if known {
         changes.push(user_clock(newest));
-        hand.change(&uaid, &changes).await?;
+        context.change(&uaid, &changes).await?;
     }
     Ok(StoreReply::Done)
 }
@@ -95,13 +95,13 @@ pub(super) struct TimedRow {
 }
 
 /// Reads the whole partition of a user.
-pub(super) async fn read_timed(hand: &StatementContext<'_>, uaid: Uaid) -> Result<Vec<TimedRow>, Failed> {
+pub(super) async fn read_timed(context: &StatementContext<'_>, uaid: Uaid) -> Result<Vec<TimedRow>, Failed> {
     let (mut rows, mut state) = (Vec::new(), None);
     loop {
-        let (found, next) = hand.read(Statement::UserTimes, &(rows::uaid(&uaid),), state, true).await?;
-        let found = found.rows::<(i8, &[u8], &[u8], i64)>().map_err(|error| misread(hand, &error))?;
+        let (found, next) = context.read(Statement::UserTimes, &(rows::uaid(&uaid),), state, true).await?;
+        let found = found.rows::<(i8, &[u8], &[u8], i64)>().map_err(|error| misread(context, &error))?;
         for row in found {
-            let (family, key, value, at) = row.map_err(|error| misread(hand, &error))?;
+            let (family, key, value, at) = row.map_err(|error| misread(context, &error))?;
             rows.push(TimedRow { family, key: key.to_vec(), value: value.to_vec(), at });
         }
         match next {
@@ -111,12 +111,12 @@ pub(super) async fn read_timed(hand: &StatementContext<'_>, uaid: Uaid) -> Resul
     }
 }
 
-pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
+pub(super) async fn register(context: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
     let StoreOp::Register { uaid, chid, key, at, seen, contact, presence } = op else {
         unreachable!("only a register is handed over");
     };
     let (uaid, chid) = (*uaid, *chid);
-    let (part, channels) = counted(hand, known, uaid, chid).await?;
+    let (part, channels) = counted(context, known, uaid, chid).await?;
     let there = part.has_channel(chid);
     if channels >= limits::CHANNELS_MAX && !there {
         return Err(StoreError::Full);
@@ -139,7 +139,7 @@ pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op:
     if let Some(presence) = presence {
         changes.push(enter(presence));
     }
-    hand.change(&uaid, &changes).await?;
+    context.change(&uaid, &changes).await?;
     known.change(uaid, |user| {
         user.is_there(part.low_water);
         user.channels = Some(channels + usize::from(!there));
@@ -150,13 +150,13 @@ pub(super) async fn register(hand: &StatementContext<'_>, known: &UserCache, op:
 /// Adds a channel to a user that is there. A removal on another node may have read the user before this write: so the
 /// user is read once more behind it, and the rows of a user that is no more go in exactly the versions written here.
 pub(super) async fn subscribe(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     (chid, key): (Chid, Option<KeyDigest>),
     at: Clock,
 ) -> Answer {
-    let (part, channels) = counted(hand, known, uaid, chid).await?;
+    let (part, channels) = counted(context, known, uaid, chid).await?;
     if part.record.is_none() {
         return Ok(StoreReply::NoSubscription);
     }
@@ -168,13 +168,13 @@ pub(super) async fn subscribe(
     }
     let at = later(known, uaid, &part, at);
     let channel = put(family::CHANNEL, chid.0.to_vec(), rows::channel(at, key.as_ref()), at);
-    hand.change(&uaid, &[user_clock(at), channel]).await?;
-    let behind = check(hand, uaid, chid).await?;
+    context.change(&uaid, &[user_clock(at), channel]).await?;
+    let behind = check(context, uaid, chid).await?;
     if behind.record.is_none() {
         known.change(uaid, |user| *user = CachedUser::dropped(at.max(user.dropped_at)));
         let gone = |family, key| Change::UserDelete { family, key, at: micros(at) };
         let rows = [gone(family::USER_CLOCK, Vec::new()), gone(family::CHANNEL, chid.0.to_vec())];
-        hand.change(&uaid, &rows).await?;
+        context.change(&uaid, &rows).await?;
         return Ok(StoreReply::NoSubscription);
     }
     known.change(uaid, |user| {
@@ -188,99 +188,99 @@ pub(super) async fn subscribe(
 
 /// Reads a user with at least this channel, and returns the number of its channels beside it.
 async fn counted(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     chid: Chid,
 ) -> Result<(UserPart, usize), Failed> {
     if let Some(channels) = known.get(uaid, |user| user.channels).flatten() {
-        return Ok((check(hand, uaid, chid).await?, channels));
+        return Ok((check(context, uaid, chid).await?, channels));
     }
-    let part = read_user(hand, known, uaid).await?;
+    let part = read_user(context, known, uaid).await?;
     let channels = part.channels.len();
     Ok((part, channels))
 }
 
 /// The contact comes from a hello, which has no clock of its own.
 pub(super) async fn set_contact(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     contact: &Contact,
 ) -> Answer {
-    let part = check(hand, uaid, Chid([0; 16])).await?;
+    let part = check(context, uaid, Chid([0; 16])).await?;
     if part.record.is_some() {
-        let at = later(known, uaid, &part, Clock(hand.process_clock()));
+        let at = later(known, uaid, &part, Clock(context.process_clock()));
         let said = put(family::CONTACT, Vec::new(), rows::contact(contact), at);
-        hand.change(&uaid, &[user_clock(at), said]).await?;
+        context.change(&uaid, &[user_clock(at), said]).await?;
     }
     Ok(StoreReply::Done)
 }
 
 /// A newer session of the same boot has a later timestamp and stays.
-pub(super) async fn set_presence(hand: &StatementContext<'_>, uaid: Uaid, presence: &Presence) -> Answer {
-    hand.change(&uaid, &[enter(presence)]).await?;
+pub(super) async fn set_presence(context: &StatementContext<'_>, uaid: Uaid, presence: &Presence) -> Answer {
+    context.change(&uaid, &[enter(presence)]).await?;
     Ok(StoreReply::Done)
 }
 
-pub(super) async fn clear_presence(hand: &StatementContext<'_>, uaid: Uaid, presence: &Presence) -> Answer {
+pub(super) async fn clear_presence(context: &StatementContext<'_>, uaid: Uaid, presence: &Presence) -> Answer {
     let at = micros(Clock(presence.connected_at));
     let key = rows::presence_key(&presence.node);
-    hand.change(&uaid, &[Change::UserDelete { family: family::PRESENCE, key, at }]).await?;
+    context.change(&uaid, &[Change::UserDelete { family: family::PRESENCE, key, at }]).await?;
     Ok(StoreReply::Done)
 }
 
 /// The channel goes before its messages: a message stored in between finds no channel.
 pub(super) async fn unregister(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
     chid: Chid,
     at: Clock,
 ) -> Answer {
-    let part = check(hand, uaid, chid).await?;
+    let part = check(context, uaid, chid).await?;
     if part.record.is_none() {
         return Ok(StoreReply::Done);
     }
     let at = later(known, uaid, &part, at);
     let gone = Change::UserDelete { family: family::CHANNEL, key: chid.0.to_vec(), at: micros(at) };
-    hand.change(&uaid, &[user_clock(at), gone]).await?;
+    context.change(&uaid, &[user_clock(at), gone]).await?;
     known.change(uaid, |user| user.channels = user.channels.filter(|_| !part.has_channel(chid)));
     let mut deletes = Vec::new();
-    for_each_message(hand, uaid, |place, at| {
+    for_each_message(context, uaid, |place, at| {
         let settled = place.family == family::MESSAGE && place.clock <= micros(part.low_water);
         if RowLocation::chid(&place.key) == Some(chid) && !settled {
             deletes.push(Change::MessageDelete { place, at });
         }
     })
     .await?;
-    hand.change(&uaid, &deletes).await?;
+    context.change(&uaid, &deletes).await?;
     Ok(StoreReply::Done)
 }
 
 /// Everything that is there goes with one tombstone for each table, later than all of it.
-pub(super) async fn drop(hand: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
-    let part = read_user(hand, known, uaid).await?;
+pub(super) async fn drop(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
+    let part = read_user(context, known, uaid).await?;
     let mut highest = micros(part.highest().max(known.get(uaid, |user| user.dropped_at).unwrap_or_default()));
-    for_each_message(hand, uaid, |_, at| highest = highest.max(at)).await?;
-    let at = i64::try_from(hand.process_clock()).unwrap_or(i64::MAX).max(highest.saturating_add(1));
-    hand.send(Statement::UserDrop, &(at, rows::uaid(&uaid))).await?;
-    hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
+    for_each_message(context, uaid, |_, at| highest = highest.max(at)).await?;
+    let at = i64::try_from(context.process_clock()).unwrap_or(i64::MAX).max(highest.saturating_add(1));
+    context.send(Statement::UserDrop, &(at, rows::uaid(&uaid))).await?;
+    context.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
     known.change(uaid, |user| *user = CachedUser::dropped(Clock(at.unsigned_abs())));
     // A subscription or registration on another node, which has read the user before, may have written later rows.
-    let mut behind = read_timed(hand, uaid).await?;
+    let mut behind = read_timed(context, uaid).await?;
     if !has(&behind, family::RECORD) {
         behind.retain(|row| row.family != family::PRESENCE);
-        delete(hand, uaid, behind).await?;
+        delete(context, uaid, behind).await?;
     }
     Ok(StoreReply::Done)
 }
 
 /// Deletes rows of a user, in exactly these versions.
-pub(super) async fn delete(hand: &StatementContext<'_>, uaid: Uaid, rows: Vec<TimedRow>) -> Result<(), Failed> {
+pub(super) async fn delete(context: &StatementContext<'_>, uaid: Uaid, rows: Vec<TimedRow>) -> Result<(), Failed> {
     let gone = |TimedRow { family, key, at, .. }| Change::UserDelete { family, key, at };
     let deletes: Vec<_> = rows.into_iter().map(gone).collect();
-    hand.change(&uaid, &deletes).await
+    context.change(&uaid, &deletes).await
 }
 
 /// Returns true if there is a row of this family.
@@ -290,14 +290,14 @@ pub(super) fn has(rows: &[TimedRow], family: i8) -> bool {
 
 /// Low water of a user, as remembered, else as read; `None` when there is no such user.
 pub(super) async fn settled_to(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     known: &UserCache,
     uaid: Uaid,
 ) -> Result<Option<Clock>, Failed> {
     if let Some(low_water) = known.get(uaid, |user| user.low_water).flatten() {
         return Ok(Some(low_water));
     }
-    let part = check(hand, uaid, Chid([0; 16])).await?;
+    let part = check(context, uaid, Chid([0; 16])).await?;
     if part.record.is_none() {
         return Ok(None);
     }
@@ -306,8 +306,8 @@ pub(super) async fn settled_to(
 }
 
 /// Record, low water, user clock, contact and one channel of a user.
-pub(super) async fn check(hand: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<UserPart, Failed> {
-    read_part(hand, Statement::UserCheck, &(rows::uaid(&uaid), &chid.0[..])).await
+pub(super) async fn check(context: &StatementContext<'_>, uaid: Uaid, chid: Chid) -> Result<UserPart, Failed> {
+    read_part(context, Statement::UserCheck, &(rows::uaid(&uaid), &chid.0[..])).await
 }
 
 /// The clock of a write on a user: that of its owner, and later than everything there is, also when the owner's clock
@@ -319,16 +319,16 @@ pub(super) fn later(known: &UserCache, uaid: Uaid, part: &UserPart, at: Clock) -
 
 /// Places and timestamps of every message of a user.
 pub(super) async fn for_each_message(
-    hand: &StatementContext<'_>,
+    context: &StatementContext<'_>,
     uaid: Uaid,
     mut take: impl FnMut(RowLocation, i64),
 ) -> Result<(), Failed> {
     let mut state = None;
     loop {
-        let (found, next) = hand.read(Statement::KeysRead, &(rows::uaid(&uaid),), state, true).await?;
-        let found = found.rows::<(i8, i64, i64, &[u8], i64)>().map_err(|error| misread(hand, &error))?;
+        let (found, next) = context.read(Statement::KeysRead, &(rows::uaid(&uaid),), state, true).await?;
+        let found = found.rows::<(i8, i64, i64, &[u8], i64)>().map_err(|error| misread(context, &error))?;
         for row in found {
-            let (family, clock, origin, key, at) = row.map_err(|error| misread(hand, &error))?;
+            let (family, clock, origin, key, at) = row.map_err(|error| misread(context, &error))?;
             take(RowLocation { family, clock, origin, key: key.to_vec() }, at);
         }
         match next {

@@ -19,32 +19,32 @@ fn a_removal_beside_a_registration_never_takes_the_new_token() {
     let store = open();
     let apart = Apart::new(&store);
     let mut other = BlockingStore::new(Box::new(apart.beside(&store)));
-    let mut hand = BlockingStore::new(Box::new(apart));
+    let mut port = BlockingStore::new(Box::new(apart));
     // Registrations are seconds apart, as their clocks say.
     let at = |round: u64| (1_900_000_000 + round) * 1_000_000;
     let mut survived = 0;
     for round in 0..ROUNDS {
         let first = at(2 * round);
         for channel in [2, 3] {
-            hand.done(register_bridged(1, channel, first));
+            port.done(register_bridged(1, channel, first));
         }
         let set = StoreOp::SetBridge { uaid: uaid(1), bridge: bridged(at(2 * round + 1)) };
         let drop = StoreOp::DropBridged { uaid: uaid(1), registered: Clock(first) };
         if round.is_multiple_of(2) {
-            hand.submit(set);
+            port.submit(set);
             other.submit(drop);
         } else {
             other.submit(drop);
-            hand.submit(set);
+            port.submit(set);
         }
-        let (set, drop) = (hand.collect().1, other.collect().1);
+        let (set, drop) = (port.collect().1, other.collect().1);
         // The removal came first and the registration found nobody, or the user is there with everything.
         let is_removed = match (set, drop) {
             (Ok(StoreReply::Done), Ok(StoreReply::Done)) => true,
             (Ok(StoreReply::Done), Ok(StoreReply::Kept)) => false,
             others => panic!("round {round}: {others:?}"),
         };
-        if let Some(user) = hand.user(uaid(1)) {
+        if let Some(user) = port.user(uaid(1)) {
             survived += 1;
             assert!(!is_removed, "round {round}: a user is there that was removed");
             assert!(user.contact.bridge == Some(bridged(at(2 * round + 1))), "round {round}: {user:?}");
@@ -52,7 +52,7 @@ fn a_removal_beside_a_registration_never_takes_the_new_token() {
         }
     }
     println!("the user survived {survived} of {ROUNDS} removals");
-    drop(hand);
+    drop(port);
     drop(other);
     store.close();
 }
@@ -65,12 +65,12 @@ fn a_subscription_beside_a_removal_leaves_no_part_of_the_user() {
     let apart = Apart::new(&store);
     let (bare, name) = (Bare::new(shared()), hexadecimal(&apart.uaid(uaid(1)).0));
     let mut other = BlockingStore::new(Box::new(apart.beside(&store)));
-    let mut hand = BlockingStore::new(Box::new(apart));
+    let mut port = BlockingStore::new(Box::new(apart));
     let mut refused = 0;
     for round in 0..ROUNDS {
         let at = (1_900_000_000 + 2 * round) * 1_000_000;
         for channel in [2, 3] {
-            hand.done(register_bridged(1, channel, at));
+            port.done(register_bridged(1, channel, at));
         }
         // The lane of the subscription has read the user, or not.
         assert!(round % 3 == 0 || other.user(uaid(1)).is_some());
@@ -80,13 +80,13 @@ fn a_subscription_beside_a_removal_leaves_no_part_of_the_user() {
             _ => StoreOp::DropBridged { uaid: uaid(1), registered: Clock(at) },
         };
         if round.is_multiple_of(2) {
-            hand.submit(remove);
+            port.submit(remove);
             other.submit(subscribe);
         } else {
             other.submit(subscribe);
-            hand.submit(remove);
+            port.submit(remove);
         }
-        assert!(matches!(hand.collect().1, Ok(StoreReply::Done)), "round {round}");
+        assert!(matches!(port.collect().1, Ok(StoreReply::Done)), "round {round}");
         match other.collect().1 {
             Ok(StoreReply::Done) => {}
             Ok(StoreReply::NoSubscription) => refused += 1,
@@ -95,7 +95,7 @@ fn a_subscription_beside_a_removal_leaves_no_part_of_the_user() {
         assert_eq!(bare.ttls(&name), [0; 0], "round {round}: rows are left");
     }
     println!("{refused} of {ROUNDS} subscriptions found no user");
-    drop(hand);
+    drop(port);
     drop(other);
     store.close();
 }
@@ -107,16 +107,16 @@ fn the_end_of_a_mark_renews_no_row() {
     let store = open();
     let apart = Apart::new(&store);
     let (bare, name) = (Bare::new(shared()), hexadecimal(&apart.uaid(uaid(1)).0));
-    let mut hand = BlockingStore::new(Box::new(apart));
-    hand.done(register_bridged(1, 2, 10));
+    let mut port = BlockingStore::new(Box::new(apart));
+    port.done(register_bridged(1, 2, 10));
     std::thread::sleep(std::time::Duration::from_secs(3));
     let registered = Clock(10);
-    hand.done(StoreOp::MarkRefused { uaid: uaid(1), registered, at: UnixSeconds(70) });
-    hand.done(StoreOp::ClearRefused { uaid: uaid(1), registered });
-    assert_eq!(hand.user(uaid(1)).and_then(|user| user.contact.bridge).map(|bridge| bridge.refused), Some(None));
+    port.done(StoreOp::MarkRefused { uaid: uaid(1), registered, at: UnixSeconds(70) });
+    port.done(StoreOp::ClearRefused { uaid: uaid(1), registered });
+    assert_eq!(port.user(uaid(1)).and_then(|user| user.contact.bridge).map(|bridge| bridge.refused), Some(None));
     // The bridge stands first; its time to live is what is left of that of the user.
     let ttls = bare.ttls(&name);
     assert!(ttls.len() == 5 && ttls[1..].iter().all(|ttl| *ttl <= IDLE_SECONDS_MAX as i32 - 3), "{ttls:?}");
-    drop(hand);
+    drop(port);
     store.close();
 }

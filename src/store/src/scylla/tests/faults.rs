@@ -45,37 +45,37 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// User 1 with channel 2, also on a slow host.
-fn registered(hand: &mut BlockingStore) {
-    until("it is registered", || hand.ask(register(1, 2, 1)).is_ok());
+fn registered(port: &mut BlockingStore) {
+    until("it is registered", || port.ask(register(1, 2, 1)).is_ok());
 }
 
 /// Breaks it, sees that operations are refused, and at once in the end; mends it and sees that all is as before.
 fn it_comes_back_by_itself(breaks: impl Fn(&Proxy, bool)) {
     let (proxy, store) = behind_proxy();
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    registered(&mut hand);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    registered(&mut port);
     let publish = || StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false };
-    until("it is stored", || hand.ask(publish()).is_ok());
+    until("it is stored", || port.ask(publish()).is_ok());
     breaks(&proxy, true);
     let ops = (0..200).map(|n| if n % 2 == 0 { load(n) } else { register(n, 2, 1) }).collect();
-    let answers = hand.ask_all(ops);
+    let answers = port.ask_all(ops);
     assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Transient))));
     until("the circuit is open", || {
-        let _ = hand.ask(load(1));
+        let _ = port.ask(load(1));
         store.client.breaker.is_open()
     });
     let sent = store.client.stats.count(Statement::UserRead);
-    assert!(hand.ask_all((0..100).map(load).collect()).iter().all(|answer| answer.is_err()));
+    assert!(port.ask_all((0..100).map(load).collect()).iter().all(|answer| answer.is_err()));
     assert_eq!(store.client.stats.count(Statement::UserRead), sent, "nothing is sent while it is open");
     breaks(&proxy, false);
-    until("the circuit closes by itself", || hand.ask(load(1)).is_ok());
+    until("the circuit closes by itself", || port.ask(load(1)).is_ok());
     let read = || StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 10, now: NOW };
-    until("what was stored is there", || match hand.ask(read()) {
+    until("what was stored is there", || match port.ask(read()) {
         Ok(StoreReply::Page(page)) => page.messages.iter().map(|message| message.stamp.clock).eq([Clock(10)]),
         _ => false,
     });
-    until("it takes more", || hand.ask(register(1, 3, 1)).is_ok());
-    drop(hand);
+    until("it takes more", || port.ask(register(1, 3, 1)).is_ok());
+    drop(port);
     store.close();
 }
 
@@ -95,14 +95,14 @@ fn a_database_that_is_gone_is_left_alone_until_it_is_back() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    registered(&mut hand);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    registered(&mut port);
     proxy.delay(Duration::from_millis(20));
-    let answers = hand.ask_all((0..250).map(load).collect());
+    let answers = port.ask_all((0..250).map(load).collect());
     assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::User(_)))), "{answers:?}");
     let most = store.client.stats.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
     assert!((2..=32).contains(&most), "{most}");
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -111,24 +111,24 @@ fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    registered(&mut hand);
-    let asked = |hand: &mut BlockingStore| {
-        let answers = hand.ask_all((0..250).map(load).collect());
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    registered(&mut port);
+    let asked = |port: &mut BlockingStore| {
+        let answers = port.ask_all((0..250).map(load).collect());
         assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::User(_)))), "{answers:?}");
         store.client.limit.get()
     };
     // A window that this host made slow, and not the database, takes a quarter off, and four operations come back with
     // each window behind it.
     const AS_BEFORE: usize = 24;
-    until("it may be asked about as much as the setting says", || asked(&mut hand) >= AS_BEFORE);
+    until("it may be asked about as much as the setting says", || asked(&mut port) >= AS_BEFORE);
     proxy.delay(Duration::from_millis(150));
-    until("it is asked less", || asked(&mut hand) <= 8);
+    until("it is asked less", || asked(&mut port) <= 8);
     proxy.delay(Duration::ZERO);
-    until("it is asked as before", || asked(&mut hand) >= AS_BEFORE);
+    until("it is asked as before", || asked(&mut port) >= AS_BEFORE);
     let most = store.client.stats.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
     assert!(most <= 32, "{most}");
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -137,18 +137,18 @@ fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn refreshes_come_last() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    registered(&mut hand);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    registered(&mut port);
     proxy.silent(true);
-    let touches = (0..100).map(|n| hand.submit(StoreOp::Touch { uaid: uaid(n), seen: NOW }));
+    let touches = (0..100).map(|n| port.submit(StoreOp::Touch { uaid: uaid(n), seen: NOW }));
     let touches: Vec<StoreTicket> = touches.collect();
-    let _others: Vec<StoreTicket> = (0..250).map(|n| hand.submit(load(n))).collect();
+    let _others: Vec<StoreTicket> = (0..250).map(|n| port.submit(load(n))).collect();
     until("the others are at the database", || {
         store.client.stats.others.queue.load(std::sync::atomic::Ordering::Relaxed) <= 350 - 32
     });
     proxy.silent(false);
     let order: Vec<bool> = (0..350)
-        .map(|_| hand.collect())
+        .map(|_| port.collect())
         .map(|(ticket, answer)| {
             assert!(answer.is_ok(), "{answer:?}");
             touches.contains(&ticket)
@@ -157,7 +157,7 @@ fn refreshes_come_last() {
     // The last of the others have no others behind them.
     let before = order[..200].iter().filter(|touch| **touch).count();
     assert!(before <= 4, "{before} refreshes before the 200th answer");
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -246,7 +246,7 @@ fn nodes_whose_clocks_are_three_seconds_apart_agree() {
     first.done(StoreOp::SetPresence { uaid: uaid(2), presence: at(1, 3_000_000) });
     second.done(StoreOp::SetPresence { uaid: uaid(2), presence: at(2, 10) });
     first.done(StoreOp::SetPresence { uaid: uaid(2), presence: at(1, 20) });
-    let presence = |hand: &mut BlockingStore| hand.user(uaid(2)).expect("it is known").presence;
+    let presence = |port: &mut BlockingStore| port.user(uaid(2)).expect("it is known").presence;
     assert_eq!(presence(&mut second), [at(1, 3_000_000), at(2, 10)]);
     second.done(StoreOp::ClearPresence { uaid: uaid(2), presence: at(1, 20) });
     assert_eq!(presence(&mut first), [at(1, 3_000_000), at(2, 10)], "a newer session of the same boot stays");
@@ -262,24 +262,24 @@ fn nodes_whose_clocks_are_three_seconds_apart_agree() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn deletes_are_exact_whatever_comes_first() {
     let store = open();
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    hand.register(1, 2);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    port.register(1, 2);
     let settle =
         |m: &machine::message::Message| StoreOp::Settle { rows: vec![RowKey::of(m)], low_water: None, durable: true };
     let (old, new) = (topical(1, 2, 20, "tide"), topical(1, 2, 30, "tide"));
-    hand.done(settle(&old));
-    hand.publish(new.clone());
-    hand.publish(old.clone());
-    hand.done(settle(&old));
-    assert_eq!(hand.topic_clocks(uaid(1)), [30]);
-    hand.done(settle(&new));
-    hand.publish(old);
-    assert!(hand.topic_clocks(uaid(1)).is_empty());
-    hand.done(settle(&message(1, 2, 40)));
-    hand.publish(message(1, 2, 40));
-    hand.done(StoreOp::Save { messages: vec![Arc::new(message(1, 2, 40))] });
-    assert!(hand.clocks(uaid(1)).is_empty());
-    drop(hand);
+    port.done(settle(&old));
+    port.publish(new.clone());
+    port.publish(old.clone());
+    port.done(settle(&old));
+    assert_eq!(port.topic_clocks(uaid(1)), [30]);
+    port.done(settle(&new));
+    port.publish(old);
+    assert!(port.topic_clocks(uaid(1)).is_empty());
+    port.done(settle(&message(1, 2, 40)));
+    port.publish(message(1, 2, 40));
+    port.done(StoreOp::Save { messages: vec![Arc::new(message(1, 2, 40))] });
+    assert!(port.clocks(uaid(1)).is_empty());
+    drop(port);
     store.close();
 }
 
@@ -290,8 +290,8 @@ fn a_damaged_record_is_an_error_and_no_unknown_user() {
     let store = open();
     let apart = Apart::new(&store);
     let known = apart.uaid(uaid(1));
-    let mut hand = BlockingStore::new(Box::new(apart));
-    hand.register(1, 2);
+    let mut port = BlockingStore::new(Box::new(apart));
+    port.register(1, 2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let session = super::super::connect::connect(shared()).await.expect("the database answers");
@@ -306,9 +306,9 @@ fn a_damaged_record_is_an_error_and_no_unknown_user() {
         StoreOp::Publish { message: Arc::new(message(1, 2, 40)), checked: false },
         StoreOp::Save { messages: vec![Arc::new(message(1, 2, 41))] },
     ] {
-        assert!(hand.ask(op).is_err());
+        assert!(port.ask(op).is_err());
     }
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -317,10 +317,10 @@ fn a_damaged_record_is_an_error_and_no_unknown_user() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn reads_of_a_hot_user_are_shared() {
     let store = open();
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
     let ops = std::iter::once(register(1, 2, 1)).chain((0..50).map(|_| load(1)));
     let ops = ops.chain([register(1, 3, 2)]).chain((0..50).map(|_| load(1)));
-    let answers = hand.ask_all(ops.collect());
+    let answers = port.ask_all(ops.collect());
     let channels = |answer: &Result<StoreReply, StoreError>| match answer {
         Ok(StoreReply::User(Some(user))) => user.channels.len(),
         other => panic!("{other:?}"),
@@ -328,7 +328,7 @@ fn reads_of_a_hot_user_are_shared() {
     assert!(answers[1..51].iter().all(|answer| channels(answer) == 1));
     assert!(answers[52..].iter().all(|answer| channels(answer) == 2));
     assert!(store.client.stats.others.coalesced.load(std::sync::atomic::Ordering::Relaxed) > 0);
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -337,13 +337,13 @@ fn reads_of_a_hot_user_are_shared() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn statements_are_counted() {
     let store = open();
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    hand.register(1, 2);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    port.register(1, 2);
     let (stats, all) = (Arc::clone(&store.client.stats), super::super::stats::STATEMENTS);
     let sent = || all.iter().map(|one| stats.count(*one)).sum::<u64>();
-    let costs = |hand: &mut BlockingStore, op: StoreOp| {
+    let costs = |port: &mut BlockingStore, op: StoreOp| {
         let before = sent();
-        assert!(hand.ask(op).is_ok());
+        assert!(port.ask(op).is_ok());
         sent() - before
     };
     let node = Arc::new(NodeId { url: "http://n".into(), boot: 1 });
@@ -356,37 +356,37 @@ fn statements_are_counted() {
         durable: false,
     };
     let messages = || StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 10, now: NOW };
-    assert_eq!(costs(&mut hand, load(1)), 1);
-    assert_eq!(costs(&mut hand, StoreOp::SetPresence { uaid: uaid(1), presence }), 1);
-    assert_eq!(costs(&mut hand, StoreOp::Topics { uaid: uaid(1), after: None, limit: 10, now: NOW }), 1);
-    assert_eq!(costs(&mut hand, messages()), 1, "the topics said that there is no saved row");
+    assert_eq!(costs(&mut port, load(1)), 1);
+    assert_eq!(costs(&mut port, StoreOp::SetPresence { uaid: uaid(1), presence }), 1);
+    assert_eq!(costs(&mut port, StoreOp::Topics { uaid: uaid(1), after: None, limit: 10, now: NOW }), 1);
+    assert_eq!(costs(&mut port, messages()), 1, "the topics said that there is no saved row");
     let locate = |chid| StoreOp::Locate { uaid: uaid(1), chid };
-    assert_eq!(costs(&mut hand, locate(chid(2))), 1);
-    assert_eq!(costs(&mut hand, publish(10, false)), 2);
-    assert_eq!(costs(&mut hand, publish(11, true)), 1);
-    assert_eq!(costs(&mut hand, publish(12, true)), 1);
-    assert_eq!(costs(&mut hand, messages()), 2, "nobody has read the topics before");
-    assert_eq!(costs(&mut hand, settle(10, Some(10))), 1, "low water, and no tombstone");
-    assert_eq!(costs(&mut hand, settle(11, None)), 1, "young: one delete");
-    assert_eq!(costs(&mut hand, settle(13, None)), 1, "of unknown form: both forms in one batch");
-    assert_eq!(hand.clocks(uaid(1)), [12]);
-    assert_eq!(costs(&mut hand, register(1, 3, 20)), 2, "a read and a batch");
-    assert_eq!(costs(&mut hand, StoreOp::ClearPresence { uaid: uaid(1), presence: there }), 1);
-    assert_eq!(costs(&mut hand, StoreOp::Touch { uaid: uaid(1), seen: NOW }), 2, "a read and a batch");
+    assert_eq!(costs(&mut port, locate(chid(2))), 1);
+    assert_eq!(costs(&mut port, publish(10, false)), 2);
+    assert_eq!(costs(&mut port, publish(11, true)), 1);
+    assert_eq!(costs(&mut port, publish(12, true)), 1);
+    assert_eq!(costs(&mut port, messages()), 2, "nobody has read the topics before");
+    assert_eq!(costs(&mut port, settle(10, Some(10))), 1, "low water, and no tombstone");
+    assert_eq!(costs(&mut port, settle(11, None)), 1, "young: one delete");
+    assert_eq!(costs(&mut port, settle(13, None)), 1, "of unknown form: both forms in one batch");
+    assert_eq!(port.clocks(uaid(1)), [12]);
+    assert_eq!(costs(&mut port, register(1, 3, 20)), 2, "a read and a batch");
+    assert_eq!(costs(&mut port, StoreOp::ClearPresence { uaid: uaid(1), presence: there }), 1);
+    assert_eq!(costs(&mut port, StoreOp::Touch { uaid: uaid(1), seen: NOW }), 2, "a read and a batch");
     let spill = vec![Arc::new(message(1, 2, 30)), Arc::new(message(1, 2, 31))];
-    assert_eq!(costs(&mut hand, StoreOp::Save { messages: spill }), 2, "a read and a batch, however many");
-    assert_eq!(costs(&mut hand, StoreOp::Topics { uaid: uaid(1), after: None, limit: 10, now: NOW }), 1);
-    assert_eq!(costs(&mut hand, messages()), 2, "there are saved rows");
+    assert_eq!(costs(&mut port, StoreOp::Save { messages: spill }), 2, "a read and a batch, however many");
+    assert_eq!(costs(&mut port, StoreOp::Topics { uaid: uaid(1), after: None, limit: 10, now: NOW }), 1);
+    assert_eq!(costs(&mut port, messages()), 2, "there are saved rows");
     let unregister = |number| StoreOp::Unregister { uaid: uaid(1), chid: chid(number), at: Clock(40) };
-    assert_eq!(costs(&mut hand, unregister(3)), 3, "a check, a batch, and the keys of messages");
-    assert_eq!(costs(&mut hand, unregister(2)), 4, "and a batch of deletes for what waits for it");
+    assert_eq!(costs(&mut port, unregister(3)), 3, "a check, a batch, and the keys of messages");
+    assert_eq!(costs(&mut port, unregister(2)), 4, "and a batch of deletes for what waits for it");
     // The channels of a user are more than a page: they are not all read to find one.
     let others = (0..200).map(|n: u8| register(1, n, 50)).collect();
-    assert!(hand.ask_all(others).iter().all(Result::is_ok));
-    assert_eq!(costs(&mut hand, locate(chid(1))), 1, "on the first page");
-    assert_eq!(costs(&mut hand, locate(chid(199))), 2, "a page, and one channel");
-    assert_eq!(costs(&mut hand, locate(chid(250))), 2);
-    drop(hand);
+    assert!(port.ask_all(others).iter().all(Result::is_ok));
+    assert_eq!(costs(&mut port, locate(chid(1))), 1, "on the first page");
+    assert_eq!(costs(&mut port, locate(chid(199))), 2, "a page, and one channel");
+    assert_eq!(costs(&mut port, locate(chid(250))), 2);
+    drop(port);
     store.close();
 }
 
@@ -399,20 +399,20 @@ fn number(number: &std::sync::atomic::AtomicU64) -> u64 {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_statement_without_an_answer_is_sent_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(16));
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    registered(&mut hand);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    registered(&mut port);
     let others = &store.client.stats.others;
     let (timeouts, retries) = (number(&others.timeouts), number(&others.retries));
     proxy.silent(true);
-    hand.submit(load(1));
+    port.submit(load(1));
     until("an attempt has ended without an answer", || number(&others.timeouts) > timeouts);
     proxy.silent(false);
-    assert!(matches!(hand.collect().1, Ok(StoreReply::User(Some(_)))));
+    assert!(matches!(port.collect().1, Ok(StoreReply::User(Some(_)))));
     // Once; or more often when the host is so busy that the next answer is late too.
     let late = number(&others.timeouts) - timeouts;
     assert_eq!((number(&others.retries) - retries, number(&others.retries_refused)), (late, 0));
     assert!(!store.client.breaker.is_open());
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -420,23 +420,23 @@ fn a_statement_without_an_answer_is_sent_again() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn without_a_budget_nothing_is_sent_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(2));
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    registered(&mut hand);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    registered(&mut port);
     while store.client.budget.spend() {}
     proxy.silent(true);
     let sent = store.client.stats.count(Statement::UserRead);
     let retries = number(&store.client.stats.others.retries);
-    assert!(matches!(hand.ask(load(1)), Err(StoreError::Transient)));
+    assert!(matches!(port.ask(load(1)), Err(StoreError::Transient)));
     let others = &store.client.stats.others;
     assert_eq!(store.client.stats.count(Statement::UserRead), sent + 1);
     assert_eq!((number(&others.retries) - retries, number(&others.retries_refused)), (0, 1));
     proxy.silent(false);
-    until("it is read again", || hand.ask(load(1)).is_ok());
-    drop(hand);
+    until("it is read again", || port.ask(load(1)).is_ok());
+    drop(port);
     store.close();
 }
 
-/// A run that begins or ends is seen by others, and an earlier run cannot say that this one has left.
+/// A boot that begins or ends is seen by others, and an earlier boot cannot say that this one has left.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn nodes_come_and_go_by_rows() {
@@ -457,7 +457,7 @@ fn nodes_come_and_go_by_rows() {
     assert_eq!(look(), Some(NodeRow { boot: 7, left: false, silent }));
     nodes.leave(&run(u64::MAX)).expect("nothing is written");
     assert_eq!(look(), Some(NodeRow { boot: 7, left: false, silent }));
-    // Each run learns from its renewal what the others believe.
+    // Each boot learns from its renewal what the others believe.
     let renew = |boot| store.runtime.block_on(nodes.renew(&run(boot)));
     assert_eq!((renew(7), renew(8)), (Renewed::Kept, Renewed::Taken));
     assert!(store.runtime.block_on(nodes.bury(&run(8))) && renew(7) == Renewed::Kept, "the row is of another run");

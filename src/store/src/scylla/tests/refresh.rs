@@ -114,7 +114,7 @@ fn presence(renewed: u64) -> Presence {
 
 /// Writes two users whose rows expire soon, and refreshes the first and its presence through the store, and the second
 /// at the timestamps it has. Returns false when the rows expired before that: the host was busy.
-fn refresh_two(bare: &Bare<'_>, hand: &mut BlockingStore, users: [Uaid; 2], ttl: u32) -> bool {
+fn refresh_two(bare: &Bare<'_>, port: &mut BlockingStore, users: [Uaid; 2], ttl: u32) -> bool {
     let [refreshed, rewritten] = users.map(|user| hexadecimal(&user.0));
     let record = super::super::rows::record(crate::RECORD_VERSION, NOW);
     let clock = Clock(WRITTEN_AT.unsigned_abs());
@@ -131,8 +131,8 @@ fn refresh_two(bare: &Bare<'_>, hand: &mut BlockingStore, users: [Uaid; 2], ttl:
         bare.put(&rewritten, *family, key, value, ttl);
     }
     bare.flushed(users[0].0[15]);
-    hand.done(StoreOp::Touch { uaid: users[0], seen: NOW });
-    hand.done(StoreOp::SetPresence { uaid: users[0], presence: presence(1) });
+    port.done(StoreOp::Touch { uaid: users[0], seen: NOW });
+    port.done(StoreOp::SetPresence { uaid: users[0], presence: presence(1) });
     for (family, key, value) in &rows {
         bare.put(&rewritten, *family, key, value, 10_000);
     }
@@ -152,14 +152,14 @@ fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
         "ALTER TABLE KS.user WITH gc_grace_seconds = 0 AND memtable_flush_period_in_ms = 1000 AND compaction = \
          {'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}",
     );
-    let mut hand = BlockingStore::new(store.port(std::sync::Arc::new(|| {})));
+    let mut port = BlockingStore::new(store.port(std::sync::Arc::new(|| {})));
     let users = [5, 10, 20, 40].into_iter().zip((1..).step_by(2)).find_map(|(ttl, first)| {
         let users = [uaid(first), uaid(first + 1)];
-        refresh_two(&bare, &mut hand, users, ttl).then_some(users)
+        refresh_two(&bare, &mut port, users, ttl).then_some(users)
     });
     let [refreshed, rewritten] = users.expect("a refresh within 40 s");
     bare.flushed(0);
-    assert!(hand.user(refreshed).is_some() && hand.user(rewritten).is_some());
+    assert!(port.user(refreshed).is_some() && port.user(rewritten).is_some());
     // From now on a file of which most has expired is compacted by itself, and no two files together.
     bare.send(
         "ALTER TABLE KS.user WITH compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': '1000', \
@@ -170,17 +170,17 @@ fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
         // Each write leads to a file, and each file to a look at what there is to compact.
         bare.put("0xff", RECORD, &[], &[1], 10_000);
         std::thread::sleep(Duration::from_secs(1));
-        hand.user(rewritten).is_none()
+        port.user(rewritten).is_none()
     });
     assert!(bare.ttls(&hexadecimal(&rewritten.0)).is_empty(), "its presence is gone, too");
-    let user = hand.user(refreshed).expect("the refreshed user is there");
+    let user = port.user(refreshed).expect("the refreshed user is there");
     assert_eq!((user.seen, user.channels, user.presence), (NOW, vec![chid(2)], vec![presence(1)]));
-    drop(hand);
+    drop(port);
     store.close();
 }
 
-fn touch(hand: &mut BlockingStore) {
-    (0..9).for_each(|_| hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW }));
+fn touch(port: &mut BlockingStore) {
+    (0..9).for_each(|_| port.done(StoreOp::Touch { uaid: uaid(1), seen: NOW }));
 }
 
 /// The end of a channel or a user is later than every refresh before it, also on a node whose clock stands behind.
@@ -188,19 +188,19 @@ fn touch(hand: &mut BlockingStore) {
 #[ignore = "needs Cassandra: bench/check test"]
 fn unregister_and_drop_win_over_a_refresh() {
     let store = open();
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    hand.done(register(1, 2, 100));
-    hand.done(register(1, 3, 100));
-    touch(&mut hand);
-    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(102) });
-    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [chid(3)]);
-    touch(&mut hand);
-    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [chid(3)]);
-    hand.done(StoreOp::DropUser { uaid: uaid(1) });
-    assert_eq!(hand.user(uaid(1)), None);
-    hand.done(register(1, 2, 103));
-    assert_eq!(hand.user(uaid(1)).expect("it is known again").channels, [chid(2)]);
-    drop(hand);
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    port.done(register(1, 2, 100));
+    port.done(register(1, 3, 100));
+    touch(&mut port);
+    port.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(102) });
+    assert_eq!(port.user(uaid(1)).expect("it is known").channels, [chid(3)]);
+    touch(&mut port);
+    assert_eq!(port.user(uaid(1)).expect("it is known").channels, [chid(3)]);
+    port.done(StoreOp::DropUser { uaid: uaid(1) });
+    assert_eq!(port.user(uaid(1)), None);
+    port.done(register(1, 2, 103));
+    assert_eq!(port.user(uaid(1)).expect("it is known again").channels, [chid(2)]);
+    drop(port);
     store.close();
 }
 
@@ -210,23 +210,23 @@ fn unregister_and_drop_win_over_a_refresh() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_refresh_leaves_presence_and_low_water_as_they_are() {
     let store = open();
-    let mut hand = BlockingStore::new(Box::new(Apart::new(&store)));
-    hand.done(register(1, 2, 1));
-    hand.done(StoreOp::SetPresence { uaid: uaid(1), presence: presence(0) });
+    let mut port = BlockingStore::new(Box::new(Apart::new(&store)));
+    port.done(register(1, 2, 1));
+    port.done(StoreOp::SetPresence { uaid: uaid(1), presence: presence(0) });
     let settle = |m: &Message, low_water| StoreOp::Settle {
         rows: vec![RowKey::of(m)],
         low_water: Some(Clock(low_water)),
         durable: true,
     };
     let waiting = [message(1, 2, 60), message(1, 2, 63), message(1, 2, 90)];
-    waiting.iter().for_each(|m| hand.publish(m.clone()));
-    hand.done(settle(&waiting[0], 60));
-    touch(&mut hand);
-    hand.done(settle(&waiting[1], 63));
-    assert_eq!(hand.user(uaid(1)).expect("it is known").low_water, Clock(63));
-    assert_eq!(hand.clocks(uaid(1)), [90]);
-    hand.done(StoreOp::ClearPresence { uaid: uaid(1), presence: presence(0) });
-    assert_eq!(hand.user(uaid(1)).expect("it is known").presence, []);
-    drop(hand);
+    waiting.iter().for_each(|m| port.publish(m.clone()));
+    port.done(settle(&waiting[0], 60));
+    touch(&mut port);
+    port.done(settle(&waiting[1], 63));
+    assert_eq!(port.user(uaid(1)).expect("it is known").low_water, Clock(63));
+    assert_eq!(port.clocks(uaid(1)), [90]);
+    port.done(StoreOp::ClearPresence { uaid: uaid(1), presence: presence(0) });
+    assert_eq!(port.user(uaid(1)).expect("it is known").presence, []);
+    drop(port);
     store.close();
 }

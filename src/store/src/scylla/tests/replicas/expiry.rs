@@ -81,51 +81,51 @@ fn put_message(bare: &Bare<'_>, message: &Message, ttl: u32) {
 fn change_without(
     ring: &Ring,
     bare: &Bare<'_>,
-    hand: &mut BlockingStore,
+    port: &mut BlockingStore,
     stopped: usize,
     users: &Users,
     ttl: u32,
 ) -> bool {
     for user in [users.unregistered, users.dropped, users.messages] {
-        hand.done(of(user, register(0, 2, 1)));
-        hand.done(of(user, register(0, 3, 2)));
+        port.done(of(user, register(0, 2, 1)));
+        port.done(of(user, register(0, 3, 2)));
     }
     let (settled, replaced) = (timed(users.messages, 1), topic(users.messages, 2));
-    hand.publish(settled.clone());
-    hand.publish(replaced);
+    port.publish(settled.clone());
+    port.publish(replaced);
     put_message(bare, &timed(users.messages, 3), ttl);
-    hand.publish(timed(users.messages, 4));
+    port.publish(timed(users.messages, 4));
     for user in [users.unregistered, users.dropped] {
-        hand.publish(timed(user, 5));
+        port.publish(timed(user, 5));
     }
     for user in [users.refreshed, users.rewritten] {
         put(bare, user, ttl);
     }
     let _stopped = ring.stop(stopped);
-    hand.done(StoreOp::Touch { uaid: users.refreshed, seen: NOW });
+    port.done(StoreOp::Touch { uaid: users.refreshed, seen: NOW });
     put(bare, users.rewritten, 10_000);
-    hand.done(StoreOp::Unregister { uaid: users.unregistered, chid: chid(2), at: Clock(9) });
-    hand.done(StoreOp::DropUser { uaid: users.dropped });
-    hand.done(StoreOp::Settle { rows: vec![RowKey::of(&settled)], low_water: None, durable: true });
-    hand.publish(topic(users.messages, 6));
+    port.done(StoreOp::Unregister { uaid: users.unregistered, chid: chid(2), at: Clock(9) });
+    port.done(StoreOp::DropUser { uaid: users.dropped });
+    port.done(StoreOp::Settle { rows: vec![RowKey::of(&settled)], low_water: None, durable: true });
+    port.publish(topic(users.messages, 6));
     put_message(bare, &timed(users.messages, 7), ttl);
-    hand.publish(timed(users.messages, 8));
+    port.publish(timed(users.messages, 8));
     let left = bare.ttls_at(&hexadecimal(&users.refreshed.0), Consistency::Quorum);
     left.len() == 3 && left.iter().all(|left| *left > 1_000)
 }
 
 /// Users of one of the three replicas, as the two others return them.
-fn judge(hand: &mut BlockingStore, users: &Users, context: &str) {
+fn judge(port: &mut BlockingStore, users: &Users, context: &str) {
     let clocks = |clocks: Vec<u64>| clocks.iter().map(|clock| clock - WALL * 1_000_000).collect::<Vec<_>>();
-    let user = hand.user(users.refreshed).unwrap_or_else(|| panic!("{context}: the refreshed user is lost"));
+    let user = port.user(users.refreshed).unwrap_or_else(|| panic!("{context}: the refreshed user is lost"));
     assert_eq!((user.seen, user.channels), (NOW, vec![chid(2)]), "{context}");
-    let user = hand.user(users.unregistered).unwrap_or_else(|| panic!("{context}: the user of a channel is lost"));
+    let user = port.user(users.unregistered).unwrap_or_else(|| panic!("{context}: the user of a channel is lost"));
     assert_eq!(user.channels, [chid(3)], "{context}: an unregistered channel is back");
-    assert_eq!(hand.clocks(users.unregistered), [0; 0], "{context}: a message of an unregistered channel is back");
-    assert_eq!(hand.user(users.dropped), None, "{context}: a dropped user is back");
+    assert_eq!(port.clocks(users.unregistered), [0; 0], "{context}: a message of an unregistered channel is back");
+    assert_eq!(port.user(users.dropped), None, "{context}: a dropped user is back");
     // No message has expired by its own time to live: the database has removed two of them.
-    assert_eq!(clocks(hand.clocks(users.messages)), [4, 8], "{context}: messages");
-    assert_eq!(clocks(hand.topic_clocks(users.messages)), [6], "{context}: a topic");
+    assert_eq!(clocks(port.clocks(users.messages)), [4, 8], "{context}: messages");
+    assert_eq!(clocks(port.topic_clocks(users.messages)), [6], "{context}: a topic");
 }
 
 #[test]
@@ -140,14 +140,14 @@ fn expiry_and_compaction_hold_on_every_pair_of_replicas() {
     }
     let process_clock = Arc::new(ProcessClock::standing(WALL * 1_000_000));
     let store = Scylla::connect(keyspace.config(), ConnectOptions { process_clock }).expect("the store opens");
-    let mut hand = BlockingStore::new(store.port(Arc::new(|| {})));
+    let mut port = BlockingStore::new(store.port(Arc::new(|| {})));
     let (mut first, mut expired) = (1, Instant::now());
     let all: Vec<Users> = (0..3)
         .map(|stopped| {
             let changed = TTLS.iter().find_map(|ttl| {
                 let users = Users::new(first);
                 first += 5;
-                let in_time = change_without(ring, &bare, &mut hand, stopped, &users, *ttl);
+                let in_time = change_without(ring, &bare, &mut port, stopped, &users, *ttl);
                 expired = Instant::now() + Duration::from_secs(u64::from(*ttl) + 1);
                 in_time.then_some(users)
             });
@@ -168,11 +168,11 @@ fn expiry_and_compaction_hold_on_every_pair_of_replicas() {
         let _stopped = ring.stop(stopped);
         for (missed, users) in all.iter().enumerate() {
             // A port of its own remembers nothing of the writes.
-            let mut hand = BlockingStore::new(store.port(Arc::new(|| {})));
-            judge(&mut hand, users, &format!("without replica {stopped}, writes missed by {missed}"));
+            let mut port = BlockingStore::new(store.port(Arc::new(|| {})));
+            judge(&mut port, users, &format!("without replica {stopped}, writes missed by {missed}"));
         }
     }
-    drop(hand);
+    drop(port);
     store.close();
 }
 
@@ -188,13 +188,13 @@ fn a_refreshed_user_outlives_its_old_copy_that_every_replica_compacts_alone() {
     // No two files are compacted together.
     bare.send("ALTER TABLE KS.user WITH compaction = {'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}");
     let store = open_with(keyspace.config());
-    let mut hand = BlockingStore::new(store.port(Arc::new(|| {})));
+    let mut port = BlockingStore::new(store.port(Arc::new(|| {})));
     let changed = TTLS.iter().zip((1..).step_by(2)).find_map(|(ttl, first)| {
         let (refreshed, rewritten) = (uaid(first), uaid(first + 1));
         [refreshed, rewritten].iter().for_each(|user| put(&bare, *user, *ttl));
         let expired = Instant::now() + Duration::from_secs(u64::from(*ttl) + 1);
         ring.send_all(&format!("flush {name}"));
-        hand.done(StoreOp::Touch { uaid: refreshed, seen: NOW });
+        port.done(StoreOp::Touch { uaid: refreshed, seen: NOW });
         put(&bare, rewritten, 10_000);
         ring.send_all(&format!("flush {name}"));
         let left = bare.ttls_at(&hexadecimal(&refreshed.0), Consistency::Quorum);
@@ -203,11 +203,11 @@ fn a_refreshed_user_outlives_its_old_copy_that_every_replica_compacts_alone() {
     });
     let (refreshed, rewritten, expired) = changed.expect("a refresh in time");
     std::thread::sleep(expired.saturating_duration_since(Instant::now()));
-    assert!(hand.user(rewritten).is_some(), "the newer copy of the same timestamp wins as long as both are read");
+    assert!(port.user(rewritten).is_some(), "the newer copy of the same timestamp wins as long as both are read");
     ring.send_all(&format!("compact-alone {name}"));
-    assert_eq!(hand.user(rewritten), None, "a compaction ends the user that was rewritten at its timestamps");
-    let user = hand.user(refreshed).expect("the refreshed user is there");
+    assert_eq!(port.user(rewritten), None, "a compaction ends the user that was rewritten at its timestamps");
+    let user = port.user(refreshed).expect("the refreshed user is there");
     assert_eq!((user.seen, user.channels), (NOW, vec![chid(2)]));
-    drop(hand);
+    drop(port);
     store.close();
 }

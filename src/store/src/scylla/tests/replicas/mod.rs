@@ -178,8 +178,8 @@ fn writes_of_the_laws_miss_replicas() {
     let lost = || -> u64 { ring().hosts.iter().map(|host| send(host, "lost").parse::<u64>().expect("a number")).sum() };
     let before = lost();
     with_port(|port| {
-        let mut hand = crate::conformance::BlockingStore::new(port);
-        (1..=20).for_each(|user| hand.register(user, 2));
+        let mut port = crate::conformance::BlockingStore::new(port);
+        (1..=20).for_each(|user| port.register(user, 2));
     });
     assert!(lost() >= before + 20, "{before} and {}", lost());
 }

@@ -1,9 +1,6 @@
 //! Messages of a user agent and their answers, message by message and field by field (PROTOCOL.md 1.4 to 1.6, 1.9, 1.11
 //! and 12).
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod hello;
 
 mod channels;
@@ -14,7 +11,7 @@ mod sessions;
 
 mod urgency;
 
-use common::{UserAgent, World};
+use crate::common::{UserAgent, World};
 
 /// The code that a session of its own is closed with for this message.
 fn closed_with(world: &World, greeted: bool, message: &str) -> u16 {

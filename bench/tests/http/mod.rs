@@ -1,16 +1,13 @@
 //! The HTTP conformance table of the endpoint port, over real sockets (RFC 9112, RFC 9110, PROTOCOL.md 2).
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod connections;
 
 mod framing;
 
 mod answers;
 
-use common::wire::Wire;
-use common::{Subscription, UserAgent};
+use crate::common::wire::Wire;
+use crate::common::{Subscription, UserAgent};
 
 const GOOD: &str = "TTL: 60\r\nContent-Encoding: aes128gcm\r\n";
 
