@@ -40,7 +40,7 @@ pub struct Options {
 /// again: of this many operations one may cost a statement more. None of those that cost nothing.
 const SHARED_PLACES: u64 = 4;
 /// Longer than a counter takes to be seen.
-const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
+pub(super) const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
 
 /// Runs one step after the other.
 pub fn run(options: &Options) -> io::Result<bool> {
@@ -136,20 +136,11 @@ impl Count<'_> {
         Ok(sum)
     }
 
-    /// Statements sent since `before`, once a counter should be seen and it is `least`; where that is not known, once
-    /// it does not change any more. A busy host makes both longer.
+    /// Statements sent since `before`, at least `least` where that is known.
     fn settled(&mut self, before: &Metrics, least: Option<u64>) -> io::Result<Statements> {
-        let deadline = Instant::now() + self.patience();
-        let mut last = None;
-        loop {
-            self.traffic.idle(COUNTERS_LAG)?;
-            let sent = Statements::of(&Metrics::read(self.admin)?.since(before));
-            let settled = last.as_ref() == Some(&sent) && least.is_none_or(|least| sent.sum() >= least);
-            if settled || Instant::now() > deadline {
-                return Ok(sent);
-            }
-            last = Some(sent);
-        }
+        let (patience, admin) = (self.patience(), self.admin);
+        let enough = |sent: &Statements| least.is_none_or(|least| sent.sum() >= least);
+        settled(&mut self.traffic, patience, enough, || Ok(Statements::of(&Metrics::read(admin)?.since(before))))
     }
 
     /// Ends all sessions; the cost of that is not part of the next step.
@@ -247,5 +238,25 @@ impl Count<'_> {
             say(format!("{what:<42} {reads:>7.2} {writes:>7.2}  {}", sent.each(*count)));
         }
         self.report.finish(self.options.target.json.as_deref())
+    }
+}
+
+/// Reads statements until there are `enough` and no more come, at most for `patience`. A session is ready before its
+/// last statement, and a busy host makes both later.
+pub(super) fn settled(
+    traffic: &mut Traffic,
+    patience: Duration,
+    enough: impl Fn(&Statements) -> bool,
+    read: impl Fn() -> io::Result<Statements>,
+) -> io::Result<Statements> {
+    let deadline = Instant::now() + patience;
+    let mut last = None;
+    loop {
+        traffic.idle(COUNTERS_LAG)?;
+        let sent = read()?;
+        if last.as_ref() == Some(&sent) && enough(&sent) || Instant::now() > deadline {
+            return Ok(sent);
+        }
+        last = Some(sent);
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::ramp::{self, RampResult};
 use super::restart;
+use super::statements::{COUNTERS_LAG, settled};
 use super::traffic::{MessageSpec, ONE_CHANNEL, Stream, Traffic};
 use crate::delivery_log::Expect;
 use crate::fleet::{Leave, Plan};
@@ -50,8 +51,6 @@ pub struct Options {
     pub restart: restart::Restart,
 }
 
-/// Longer than a counter takes to be seen.
-const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
 /// Longest wait for a counter on a busy host.
 const COUNTERS_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -356,21 +355,21 @@ impl Storm<'_> {
         if let Some(used) = self.spent_each()? {
             self.report.add(format!("{step}: {}session", CPU_PER), used, "us");
         }
-        if self.options.target.admin.is_some() {
-            // The server publishes its counters about once a second.
-            self.traffic.idle(COUNTERS_LAG)?;
-            let Some(before) = &self.before else { return Ok(()) };
-            let Some(change) = before.spent(&self.target)?.metrics else { return Ok(()) };
-            for (name, value) in change.matching("moves") {
-                self.report.add(format!("{step}: {name}"), value, "");
-            }
-            self.moved = change.sum("moves_in");
-            let sent = Statements::of(&change);
-            if sent.sum() > 0 {
-                let count = self.count();
-                sent.show(&mut self.report, &format!("session, {step}"), count);
-            }
+        let Some((admin, before)) = self.options.target.admin.zip(self.before.as_ref()) else { return Ok(()) };
+        // The server publishes its counters about once a second.
+        self.traffic.idle(COUNTERS_LAG)?;
+        if Statements::are_counted(&Metrics::read(admin)?) {
+            let patience = Duration::from_secs(self.options.patience);
+            let read =
+                || Ok(before.spent(&self.target)?.metrics.map_or_else(Statements::default, |m| Statements::of(&m)));
+            let sent = settled(&mut self.traffic, patience, |_| true, read)?;
+            sent.show(&mut self.report, &format!("session, {step}"), self.options.target.sessions as u64);
         }
+        let Some(change) = before.spent(&self.target)?.metrics else { return Ok(()) };
+        for (name, value) in change.matching("moves") {
+            self.report.add(format!("{step}: {name}"), value, "");
+        }
+        self.moved = change.sum("moves_in");
         Ok(())
     }
 
