@@ -46,6 +46,7 @@ pub(super) struct Reply {
 pub(super) enum Behind {
     /// A write of messages; the stamp of one that was written as a message row.
     Write(Option<Stamp>),
+    /// A page of messages that was read.
     Page,
     #[default]
     Other,
