@@ -31,7 +31,7 @@ impl CoverageMarks {
         let board = Board::new(&[MachineStats::MEANINGS]);
         for machine in machines {
             machine.stats().write_to(&board, 0);
-            for (meaning, value) in board.read().into_iter().filter(|(meaning, _)| meaning.kind == Kind::Counter) {
+            for (meaning, value) in board.read().filter(|(meaning, _)| meaning.kind == Kind::Counter) {
                 self.add(&format!("machine.{}", meaning.name), value);
             }
         }

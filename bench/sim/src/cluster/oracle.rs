@@ -291,6 +291,7 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use machine::ids::Chid;
     use machine::message::Urgency;
     use machine::placement::Placement;
     use machine::{AckUpdate, Command, SessionCommand};
@@ -298,9 +299,8 @@ mod tests {
     use super::*;
     use crate::cluster::plan::{Faults, Plan, Press};
     use crate::cluster::world::ClusterEvent;
-    use crate::shared::PLACEMENT_KEY;
+    use crate::shared::{PLACEMENT_KEY, SECOND};
 
-    const SECOND: u64 = 1_000_000_000;
     const CHID: Chid = Chid([1; 16]);
 
     /// One node on which nothing fails, and one user agent.
