@@ -94,6 +94,11 @@ fn every_citation_of_a_document_leads_somewhere() {
 }
 
 #[test]
+fn every_guide_to_the_code_names_what_exists() {
+    refuse(docs::guides(&Tree::load()));
+}
+
+#[test]
 fn every_row_of_the_protocol_table_names_code_and_tests_that_exist() {
     refuse(protocol::table(&Tree::load()));
 }

@@ -140,6 +140,64 @@ pub fn citations(tree: &Tree) -> Vec<String> {
     complaints
 }
 
+/// Tables that lead a reader through the code: documents, and the ends of their headings.
+const GUIDES: &[(&str, &str)] = &[
+    ("docs/ARCHITECTURE.md", "Where to read"),
+    ("docs/reports/0007-house.md", "Four walks"),
+    ("docs/reports/0007-house.md", "Twenty questions"),
+];
+
+/// Every file that a row of [`GUIDES`] names exists, and every name in code beside it is a word of one of these files.
+pub fn guides(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (document, heading) in GUIDES {
+        let Some(file) = tree.get(document) else {
+            complaints.push(format!("{document} is missing"));
+            continue;
+        };
+        let rows: Vec<(usize, &str)> = rows_below(&file.text, heading).collect();
+        if rows.is_empty() {
+            complaints.push(format!("{document}: no table below {heading}"));
+        }
+        for (line, row) in rows {
+            let (paths, names): (Vec<&str>, Vec<&str>) =
+                quoted(row).partition(|word| word.ends_with(".rs") || word.contains('/'));
+            let mut files = Vec::new();
+            for path in paths {
+                let found = tree.files.iter().filter(|f| is_or_holds(&f.path, path)).collect::<Vec<_>>();
+                if found.is_empty() {
+                    complaints.push(format!("{document}:{line}: there is no {path}"));
+                }
+                files.extend(found);
+            }
+            let is_known = |name: &str| files.iter().any(|f| has_word(&f.text, name));
+            for name in names.into_iter().filter(|name| is_identifier(name) && !is_known(name)) {
+                complaints.push(format!("{document}:{line}: {name} is in none of the files beside it"));
+            }
+        }
+    }
+    complaints
+}
+
+/// Rows of the tables below a heading that ends like this, up to the next heading.
+fn rows_below<'a>(text: &'a str, heading: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let lines = prose(text).skip_while(move |(_, line)| !(line.starts_with('#') && line.ends_with(heading))).skip(1);
+    lines.take_while(|(_, line)| !line.starts_with('#')).filter(|(_, line)| line.starts_with("| "))
+}
+
+/// Returns true if this path, or the end of it, is `named`, or it is below a folder that is.
+fn is_or_holds(path: &str, named: &str) -> bool {
+    let folder = format!("{}/", named.trim_end_matches('/'));
+    path == named
+        || path.ends_with(&format!("/{named}"))
+        || path.starts_with(&folder)
+        || path.contains(&format!("/{folder}"))
+}
+
+fn is_identifier(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 /// Names of documents in one line, each with the number behind it: `PROTOCOL.md 1.5`; empty without one.
 fn cited(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let part_of_name = |c: char| c.is_alphanumeric() || "_-/.".contains(c);
@@ -300,6 +358,24 @@ fn a_citation_that_leads_nowhere_is_refused() {
     for bad in ["// (FACTS.md 1.6)", "// FACTS.md 2", "// docs/OTHER.md", "// other/FACTS.md"] {
         assert_eq!(check(bad), 1, "{bad}");
     }
+}
+
+#[test]
+fn a_guide_to_code_that_does_not_exist_is_refused() {
+    let code = ("src/a/b.rs", "fn go() {}\nconst MOST: u8 = 1;\n");
+    let plain = ("docs/ARCHITECTURE.md", "# A\n## 10. Where to read\n| q | a |\n");
+    let found = |row: &str| {
+        let text =
+            format!("# H\n## Four walks\n{row}\n## Twenty questions\n| q | `src/a/` |\n## Rest\n| `src/no.rs` |\n");
+        guides(&Tree::of(&[code, plain, ("docs/reports/0007-house.md", &text)])).len()
+    };
+    for good in ["| `src/a/b.rs` (2) | `go`; `MOST` |", "| `a/b.rs` | `go` |", "| `src/a` | at `node.url`, `go` |"] {
+        assert_eq!(found(good), 0, "{good}");
+    }
+    for bad in ["| `src/b.rs` | |", "| `src/a/b.rs` | `gone` |", "| where | `go` |", ""] {
+        assert_eq!(found(bad), 1, "{bad}");
+    }
+    assert_eq!(guides(&Tree::of(&[])).len(), 3);
 }
 
 #[test]

@@ -130,19 +130,9 @@ pub fn table(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Places in which files still import each other in a circle, with their number today: it may shrink, never grow.
-const CIRCLES_LEFT: &[(&str, usize)] = &[("bench/sim/", 20)];
-
 /// Files that import each other in a circle by `use`; paths inside expressions are not followed.
 pub fn circles(tree: &Tree) -> Vec<String> {
-    let found = in_circles(tree);
-    let is_left = |path: &str| CIRCLES_LEFT.iter().any(|(place, _)| path.starts_with(place));
-    let new = found.iter().filter(|path| !is_left(path)).map(|path| format!("{path}: imports itself over other files"));
-    let grown = CIRCLES_LEFT.iter().filter_map(|(place, most)| {
-        let count = found.iter().filter(|path| path.starts_with(place)).count();
-        (count > *most).then(|| format!("{place}: {count} files import themselves over others, at most {most}"))
-    });
-    new.chain(grown).collect()
+    in_circles(tree).iter().map(|path| format!("{path}: imports itself over other files")).collect()
 }
 
 /// Paths of the files that import themselves over others.

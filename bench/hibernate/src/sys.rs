@@ -70,16 +70,6 @@ pub fn connect(fd: impl AsFd, address: SocketAddrV4) -> io::Result<()> {
     check(unsafe { libc::connect(fd.as_fd().as_raw_fd(), (&raw const raw).cast(), bytes) }.into()).map(drop)
 }
 
-/// Sends one datagram on a raw socket; the port of the address is ignored.
-pub fn send_to(fd: impl AsFd, datagram: &[u8], to: SocketAddrV4) -> io::Result<()> {
-    let raw = raw_address(SocketAddrV4::new(*to.ip(), 0));
-    let bytes = size_of::<libc::sockaddr_in>() as u32;
-    let (data, address) = (datagram.as_ptr().cast(), (&raw const raw).cast());
-    // SAFETY: `data` is readable for the length of the datagram, and `raw` is a whole sockaddr_in.
-    let sent = unsafe { libc::sendto(fd.as_fd().as_raw_fd(), data, datagram.len(), 0, address, bytes) };
-    check(sent as i64).map(drop)
-}
-
 /// Lengthens the accept queue of a listener.
 pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
     // SAFETY: the call takes numbers only.

@@ -1,7 +1,5 @@
 //! User agents: what they would do, and the ways in which they misbehave.
 
-use std::collections::BTreeSet;
-
 use machine::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::Urgency;
 use machine::simplepush::{Mode, WakeData};
@@ -9,50 +7,9 @@ use machine::{
     AckUpdate, AckVersion, AgentCommand, BroadcastVersion, CloseReason, Command, Hello, RelayCommand, SessionCommand,
 };
 
-use crate::plan::Plan;
-use crate::rng::Rng;
-use crate::sockets::{Frame, Place, Socket, SocketId};
+use crate::parts::Habit;
+use crate::socket::{Frame, Place, Socket, SocketId};
 use crate::world::World;
-
-/// One user agent. Survives its connections.
-#[derive(Default)]
-pub(crate) struct Agent {
-    /// UAID that the last answered hello gave it.
-    pub(crate) uaid: Option<Uaid>,
-    /// Channels that it believes to be registered.
-    pub(crate) channels: BTreeSet<Chid>,
-    /// Open as far as it knows; the last one is the one it uses.
-    pub(crate) sockets: Vec<SocketId>,
-    /// It does not connect before this (monotonic nanoseconds).
-    pub(crate) retry_at: u64,
-    /// Relay through which it connects.
-    pub(crate) relay: Option<usize>,
-    /// It speaks SimplePush.
-    pub(crate) simple: bool,
-    pub(crate) habit: Habit,
-}
-
-/// Behaviour of a user agent towards notifications.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Habit {
-    #[default]
-    Prompt,
-    /// All acks of half a minute at once.
-    Batches,
-    NeverAcks,
-    /// Its socket is full most of the time.
-    HardlyReads,
-}
-
-impl Agent {
-    /// A user agent of this world.
-    pub(crate) fn draw(plan: &Plan, rng: &mut Rng) -> Agent {
-        let slow = [Habit::Batches, Habit::NeverAcks, Habit::HardlyReads];
-        let habit = if rng.permille(plan.slow_clients) { rng.pick(&slow) } else { Habit::Prompt };
-        let relay = (plan.relays > 0 && rng.permille(plan.members)).then(|| rng.index(plan.relays));
-        Agent { simple: rng.permille(plan.simple), habit, relay, ..Agent::default() }
-    }
-}
 
 impl World {
     /// A random user agent does something.

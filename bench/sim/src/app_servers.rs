@@ -10,34 +10,10 @@ use machine::{
 };
 
 use crate::oracle::Post;
-use crate::sockets::{Place, Socket, SocketId};
-use crate::world::{Verdict, World};
-
-/// One app server.
-#[derive(Default)]
-pub(crate) struct AppServer {
-    pub(crate) socket: Option<SocketId>,
-    pub(crate) pending: Option<Pending>,
-    /// As another node: the user to have checked next.
-    pub(crate) notify: Option<Uaid>,
-}
-
-/// Event that an app server waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Pending {
-    /// The answer to a POST; the registration of the channel, and its version, at the time of the POST.
-    Post { post: usize, registered: Option<bool>, version: u64 },
-    /// The answer to a POST that the landing shard found broken.
-    Broken { refusal: Refusal },
-    /// The answer to a cancel.
-    Cancel { post: usize },
-    /// The answer to a look at a receipt.
-    Receipt { post: usize },
-    /// The answer to a push of another node, and when it set out (monotonic nanoseconds).
-    NodePush { post: usize, since: u64 },
-    /// The answer to another request of another node.
-    NodeOther,
-}
+use crate::parts::{AppServer, Pending};
+use crate::shared::Verdict;
+use crate::socket::{Place, Socket, SocketId};
+use crate::world::World;
 
 impl World {
     /// A random app server does something.

@@ -7,10 +7,30 @@ use machine::simplepush::Mode;
 use machine::{AckUpdate, AckVersion, AgentCommand, Hello, SessionCommand};
 
 use crate::oracle::Post;
-use crate::sockets::{Place, SocketId};
-use crate::world::{Verdict, World};
+use crate::shared::Verdict;
+use crate::socket::{Place, SocketId};
+use crate::world::World;
 
 impl World {
+    /// Nothing is under way, so bodies are kept by machines only: all of them count against their bounds.
+    pub(crate) fn bodies_counted(&mut self) -> Verdict {
+        // Messages that wait to be stored again are bounded elsewhere.
+        let quiet = self.shards.iter().all(|shard| shard.machine.is_quiet());
+        if !quiet || !self.store.idle() || self.lanes.iter().flatten().any(|lane| !lane.is_empty()) {
+            return Ok(());
+        }
+        let counted = |machine: &mut machine::ShardMachine| {
+            let stats = machine.stats();
+            stats.ledger_bytes + stats.row_bytes
+        };
+        let counted: u64 = self.shards.iter_mut().map(|shard| counted(&mut shard.machine)).sum();
+        let kept = self.bodies.kept();
+        if kept > counted {
+            return Err(format!("machines keep {kept} bytes of messages and count {counted} against their bounds"));
+        }
+        Ok(())
+    }
+
     /// A command is about to be decoded: what it promises and what it may change is taken down.
     pub(crate) fn before_command(&mut self, id: SocketId, shard: usize, command: AgentCommand) -> AgentCommand {
         self.heard_of(id, &command);

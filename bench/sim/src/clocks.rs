@@ -2,8 +2,9 @@
 
 use machine::{AgentCommand, CloseReason};
 
-use crate::sockets::SocketId;
-use crate::world::{Verdict, World};
+use crate::shared::{SECOND, Verdict};
+use crate::socket::SocketId;
+use crate::world::World;
 
 impl World {
     /// The server pings: not before half an interval is over.
@@ -63,7 +64,6 @@ impl World {
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
 /// The clocks of the machine count in tenths of a second.
 const TICK: u64 = SECOND / 10;
 /// `websocket.ping_min_interval` of every world.

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use machine::stats::{Board, Counters, Kind};
+use machine::{MachineStats, ShardMachine};
+
 /// Counts by name; names of the machine's own counters begin with `machine.`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoverageMarks(BTreeMap<String, u64>);
@@ -19,6 +22,17 @@ impl CoverageMarks {
             Some(count) => *count += times,
             None => {
                 self.0.insert(name.to_owned(), times);
+            }
+        }
+    }
+
+    /// Adds what machines counted.
+    pub(crate) fn count_machines<'a>(&mut self, machines: impl Iterator<Item = &'a mut ShardMachine>) {
+        let board = Board::new(&[MachineStats::MEANINGS]);
+        for machine in machines {
+            machine.stats().write_to(&board, 0);
+            for (meaning, value) in board.read().filter(|(meaning, _)| meaning.kind == Kind::Counter) {
+                self.add(&format!("machine.{}", meaning.name), value);
             }
         }
     }

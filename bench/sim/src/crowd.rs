@@ -6,19 +6,12 @@ use machine::ids::{Chid, Uaid};
 use machine::time::TimeSpan;
 use machine::{AgentCommand, Hello, Input};
 
-use crate::agents::{Agent, Habit};
+use crate::parts::{Agent, Habit};
+use crate::plan::Crowd;
 use crate::plan::{Faults, Plan};
-use crate::sockets::{Place, Socket};
-use crate::world::{Verdict, World, WorldEvent};
-
-/// The thing of which there are many.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Crowd {
-    /// Sockets of one shard's users, all of them elsewhere: more than may be on their way to it.
-    Claims,
-    /// Members of one relay, whose messages expire while the process stops.
-    Members,
-}
+use crate::shared::Verdict;
+use crate::socket::{Place, Socket};
+use crate::world::{World, WorldEvent};
 
 impl Plan {
     /// Room for very many, and no faults.

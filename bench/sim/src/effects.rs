@@ -4,8 +4,9 @@ use machine::ids::{ConnId, StoreTicket};
 use machine::limits;
 use machine::{Effect, Mail, MemberEvent, Request, StoreOp};
 
-use crate::sockets::{Place, SocketId};
-use crate::world::{Verdict, World};
+use crate::shared::Verdict;
+use crate::socket::{Place, SocketId};
+use crate::world::World;
 
 impl World {
     /// Carries out one effect of a shard.

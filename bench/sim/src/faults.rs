@@ -2,7 +2,8 @@
 
 use machine::BroadcastVersion;
 
-use crate::world::{Verdict, World};
+use crate::shared::Verdict;
+use crate::world::World;
 
 impl World {
     /// One outside action. `idle` says that nothing else could happen.

@@ -9,7 +9,8 @@ use machine::ids::{Chid, Uaid};
 use machine::message::{Rank, Topic};
 
 use crate::oracle::Post;
-use crate::world::{Verdict, World};
+use crate::shared::Verdict;
+use crate::world::World;
 
 /// A topic slot.
 type Slot = (Uaid, Chid, Topic);

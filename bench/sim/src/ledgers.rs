@@ -1,49 +1,24 @@
 //! The ledger logs of all shards: the server's own code on memory, beside a list of what must be in each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use machine::Effect;
-use machine::ids::{Clock, LedgerSlot, ShardId, Stamp};
+use machine::ids::{Clock, LedgerSlot, Stamp};
 use machine::limits;
 use machine::message::Message;
-use shards::ledger::{Log, Medium, read_log};
+use shards::ledger::Medium;
 use shards::ports::Ledger;
 
-use crate::memory::Memory;
 use crate::sabotage::Sabotage;
-use crate::world::{Verdict, World};
-
-/// The log of one shard of this boot.
-pub(crate) struct ShardLog {
-    log: Log<Memory>,
-    /// Live records by slot: the POST, and the bytes that the machine reserved for it.
-    live: BTreeMap<u32, (usize, u64)>,
-    reserved: u64,
-}
+use crate::shard_log::{HEADER_BYTES, LOG_BYTES_MIN, ShardLog};
+use crate::shared::Verdict;
+use crate::world::World;
 
 /// Contents of all logs after the end of a process.
 #[derive(Default)]
 pub(crate) struct Recovered {
     pub(crate) messages: Vec<Message>,
     pub(crate) floor: Clock,
-}
-
-impl ShardLog {
-    /// An empty log.
-    pub(crate) fn new(bytes: usize, shard: u16, salt: u64, floor: Clock) -> ShardLog {
-        let mut log = Log::on(Memory::new(bytes, salt), ShardId(shard), floor);
-        log.medium().sync();
-        ShardLog { log, live: BTreeMap::new(), reserved: 0 }
-    }
-
-    /// POSTs that it holds.
-    pub(crate) fn posts(&self) -> impl Iterator<Item = usize> + '_ {
-        self.live.values().map(|(post, _)| *post)
-    }
-
-    fn read(&mut self) -> Result<(Vec<Message>, Clock), &'static str> {
-        read_log(self.log.medium().bytes())
-    }
 }
 
 impl World {
@@ -177,7 +152,3 @@ impl World {
         Ok(after)
     }
 }
-
-/// The smallest log of a world: every message of a world is shorter than a fiftieth of it.
-pub(crate) const LOG_BYTES_MIN: usize = HEADER_BYTES + 20 * 1024;
-const HEADER_BYTES: usize = 4096;

@@ -6,8 +6,9 @@ use machine::ids::Uaid;
 use machine::message::{Message, Urgency};
 use machine::simplepush::Mode;
 
-use crate::sockets::SocketId;
-use crate::world::{Verdict, World};
+use crate::shared::Verdict;
+use crate::socket::SocketId;
+use crate::world::World;
 
 /// Time by which a shard that stands still may be late to notice that a user agent is quiet.
 const LATE: u64 = 90_000_000_000;

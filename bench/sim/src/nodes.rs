@@ -6,9 +6,10 @@ use machine::ids::{Clock, Origin, Stamp, Uaid};
 use machine::message::{Message, Urgency};
 use machine::{Mail, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Request, StoreOp};
 
-use crate::app_servers::Pending;
 use crate::oracle::Post;
-use crate::world::{Verdict, World};
+use crate::parts::Pending;
+use crate::shared::Verdict;
+use crate::world::World;
 
 impl World {
     /// The poster speaks for another node of a cluster.

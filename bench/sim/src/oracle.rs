@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, Stamp, Uaid};
-use machine::message::{Message, Rank, Topic, Urgency};
+use machine::message::{Message, Rank, Topic, Tries, Urgency};
 use machine::model::Model;
 use machine::simplepush::Mode;
 use machine::{Disposition, RowKey};
 
-use crate::sockets::SocketId;
-use crate::tries::Deliveries;
+use crate::socket::SocketId;
 
 /// Everything that was promised, and what became of it. Times are steps of the world.
 #[derive(Default)]
@@ -104,6 +103,35 @@ pub(crate) struct Post {
     pub(crate) version: u64,
     /// Its clock is further ahead than a clock may be: no node may accept it.
     pub(crate) too_far_ahead: bool,
+}
+
+/// Deliveries of one message, counted by the world.
+#[derive(Debug, Default)]
+pub(crate) struct Deliveries {
+    pub(crate) count: u32,
+    pub(crate) sessions: u32,
+    /// The number of the last session among those of its user.
+    pub(crate) last: u64,
+    /// The machine may know of fewer: a kill, a storage error or a refused frame took some of them.
+    pub(crate) forgotten: bool,
+}
+
+impl Deliveries {
+    pub(crate) fn delivered(&mut self, session: u64) {
+        self.count += 1;
+        self.sessions += u32::from(self.last != session);
+        self.last = session;
+    }
+
+    /// Some of them may not count.
+    pub(crate) fn forget(&mut self) {
+        self.forgotten |= self.count > 0;
+    }
+
+    /// Returns true if the message may end without an ack.
+    pub(crate) fn are_spent(&self, attempts_max: u8) -> bool {
+        attempts_max > 0 && self.count >= u32::from(attempts_max) && self.sessions >= u32::from(Tries::SESSIONS_MIN)
+    }
 }
 
 /// One subscription.

@@ -4,9 +4,8 @@
 
 use machine::time::TimeSpan;
 
-use crate::crowd::Crowd;
-use crate::ledgers::LOG_BYTES_MIN;
 use crate::rng::Rng;
+use crate::shard_log::LOG_BYTES_MIN;
 
 /// Drawn once per seed. Chances are per thousand draws of the thing they speak of.
 #[derive(Clone, Debug)]
@@ -96,6 +95,15 @@ pub(crate) struct Plan {
     /// Chance that an agent which could ack does.
     pub(crate) acking: u64,
     pub(crate) faults: Faults,
+}
+
+/// The thing of which there are many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Crowd {
+    /// Sockets of one shard's users, all of them elsewhere: more than may be on their way to it.
+    Claims,
+    /// Members of one relay, whose messages expire while the process stops.
+    Members,
 }
 
 /// Chance of each fault, per thousand; 0 is off.

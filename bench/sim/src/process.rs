@@ -6,16 +6,13 @@ use std::sync::Arc;
 use machine::ids::{Clock, Origin, ShardId, Uaid};
 use machine::message::Message;
 use machine::placement::Placement;
-use machine::stats::{Board, Counters};
-use machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, Mail, ShardMachine, StoreOp};
+use machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, Mail, ShardMachine, StoreOp};
 
 use crate::bodies::Bodies;
-use crate::ledgers::ShardLog;
-use crate::sockets::Place;
-use crate::world::{Shard, Verdict, World};
-
-/// The placement key of every world: a data directory keeps it over restarts.
-pub(crate) const PLACEMENT_KEY: [u8; 16] = *b"one placement ok";
+use crate::shard_log::ShardLog;
+use crate::shared::{PLACEMENT_KEY, Verdict};
+use crate::socket::Place;
+use crate::world::{Shard, World};
 
 impl World {
     /// Starts the process: saves live ledger records, then opens the shards.
@@ -256,14 +253,6 @@ impl World {
 
     /// Adds what this boot's machines counted to the marks.
     pub(crate) fn count_machines(&mut self) {
-        let board = Board::new(&[MachineStats::MEANINGS]);
-        for shard in &mut self.shards {
-            shard.machine.stats().write_to(&board, 0);
-            for (meaning, value) in board.read() {
-                if meaning.kind == machine::stats::Kind::Counter {
-                    self.marks.add(&format!("machine.{}", meaning.name), value);
-                }
-            }
-        }
+        self.marks.count_machines(self.shards.iter_mut().map(|shard| &mut shard.machine));
     }
 }

@@ -1,9 +1,10 @@
 //! The end of every world: faults off, every user agent connects, reads and acks. Then nothing may be missing.
 
-use crate::agents::Agent;
+use crate::parts::Agent;
 use crate::plan::Faults;
-use crate::sockets::Place;
-use crate::world::{Verdict, World};
+use crate::shared::Verdict;
+use crate::socket::Place;
+use crate::world::World;
 
 impl World {
     /// Runs the calm part and the last checks.

@@ -3,9 +3,10 @@
 use machine::time::{TimeSpan, UnixSeconds};
 use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
-use crate::app_servers::Pending;
 use crate::oracle::Channel;
-use crate::world::{Verdict, World};
+use crate::parts::Pending;
+use crate::shared::Verdict;
+use crate::world::World;
 
 impl World {
     /// Asks about one of the latest messages whose receipt was asked for, and waits a while or not at all.

@@ -3,23 +3,13 @@
 //! Messages between a member and its owner pass through its home, so they may be late: a member whose session has ended
 //! is told so when others are served already, and its acks may come to nothing. The oracle expects less of it.
 
-use std::collections::BTreeMap;
-
 use machine::ids::Uaid;
 use machine::message::Message;
 use machine::{AgentCommand, CloseReason, Command, RelayCommand, RelayEvent, SessionEvent};
 
-use crate::sockets::{Frame, Place, Socket, SocketId};
-use crate::world::{Verdict, World};
-
-/// One relay, as its operator knows it.
-#[derive(Default)]
-pub(crate) struct RelayClient {
-    pub(crate) socket: Option<SocketId>,
-    members: BTreeMap<Uaid, SocketId>,
-    /// Member whose hello is under way.
-    attaching: Option<SocketId>,
-}
+use crate::shared::Verdict;
+use crate::socket::{Frame, Place, Socket, SocketId};
+use crate::world::World;
 
 impl World {
     /// A user agent connects through its relay, which connects first when it has to.

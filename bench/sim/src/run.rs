@@ -8,21 +8,19 @@ use std::sync::Once;
 
 use machine::placement::Placement;
 
-use crate::agents::Agent;
-use crate::app_servers::AppServer;
 use crate::bodies::Bodies;
 use crate::bridges::{Bridges, BrokenRule};
 use crate::cluster::{Breakage, Cluster};
 use crate::coverage::CoverageMarks;
 use crate::oracle::Oracle;
+use crate::parts::{Agent, AppServer, RelayClient};
 use crate::plan::Plan;
-use crate::process::PLACEMENT_KEY;
-use crate::relays::RelayClient;
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
+use crate::shared::{PLACEMENT_KEY, Streams, Verdict};
 use crate::store::Store;
 use crate::trace::{Recorder, Trace};
-use crate::world::{Streams, Verdict, World};
+use crate::world::World;
 
 /// Options of a run.
 #[derive(Clone, Debug, Default)]
@@ -194,13 +192,7 @@ impl World {
         let plan = Plan::draw(&mut stream(1));
         let mut people = stream(7);
         World {
-            rng: Streams {
-                schedule: stream(2),
-                network: stream(3),
-                store: stream(4),
-                clients: stream(5),
-                faults: stream(6),
-            },
+            rng: Streams::new(seed, [2, 3, 4, 5, 6]),
             now: plan.start,
             wall_offset_us: 1_700_000_000_000_000 - plan.start / 1_000,
             steps: 0,

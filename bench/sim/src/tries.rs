@@ -2,39 +2,11 @@
 //! them over three sessions. It ends neither before that, nor is it sent again after it.
 
 use machine::ids::Stamp;
-use machine::message::{Message, Tries};
+use machine::message::Message;
 use machine::{AgentEvent, Event, RelayEvent, SessionEvent};
 
-use crate::world::{Verdict, World};
-
-/// Deliveries of one message, counted by the world.
-#[derive(Debug, Default)]
-pub(crate) struct Deliveries {
-    count: u32,
-    sessions: u32,
-    /// The number of the last session among those of its user.
-    last: u64,
-    /// The machine may know of fewer: a kill, a storage error or a refused frame took some of them.
-    forgotten: bool,
-}
-
-impl Deliveries {
-    fn delivered(&mut self, session: u64) {
-        self.count += 1;
-        self.sessions += u32::from(self.last != session);
-        self.last = session;
-    }
-
-    /// Some of them may not count.
-    pub(crate) fn forget(&mut self) {
-        self.forgotten |= self.count > 0;
-    }
-
-    /// Returns true if the message may end without an ack.
-    pub(crate) fn are_spent(&self, attempts_max: u8) -> bool {
-        attempts_max > 0 && self.count >= u32::from(attempts_max) && self.sessions >= u32::from(Tries::SESSIONS_MIN)
-    }
-}
+use crate::shared::Verdict;
+use crate::world::World;
 
 impl World {
     /// The owner of a user says this on its session, to a socket or to the home of a relay.

@@ -8,31 +8,17 @@ use machine::{BroadcastVersion, Effect, EffectQueue, Input, Mail, ShardMachine};
 use shards::mailbox::Lane;
 use std::collections::VecDeque;
 
-use crate::agents::Agent;
-use crate::app_servers::AppServer;
 use crate::bodies::Bodies;
 use crate::coverage::CoverageMarks;
-use crate::ledgers::ShardLog;
 use crate::oracle::Oracle;
+use crate::parts::{Agent, AppServer, RelayClient};
 use crate::plan::Plan;
-use crate::relays::RelayClient;
-use crate::rng::Rng;
 use crate::sabotage::Sabotage;
-use crate::sockets::{Place, Socket, SocketId};
+use crate::shard_log::ShardLog;
+use crate::shared::{Streams, Verdict, lane_of};
+use crate::socket::{Place, Socket, SocketId};
 use crate::store::{FaultProfile, Store, Worked};
 use crate::trace::Recorder;
-
-/// Result of a check; its error says in words what went wrong.
-pub(crate) type Verdict = Result<(), String>;
-
-/// One salted stream for each kind of decision.
-pub(crate) struct Streams {
-    pub(crate) schedule: Rng,
-    pub(crate) network: Rng,
-    pub(crate) store: Rng,
-    pub(crate) clients: Rng,
-    pub(crate) faults: Rng,
-}
 
 /// Everything there is.
 pub(crate) struct World {
@@ -375,11 +361,8 @@ impl World {
             return Err(format!("a mail from shard {from} to shard {to}"));
         }
         let credit = limits::reply_credit(self.placement.shard_count()) * (self.shards.len() - 1);
-        let (lane, capacity) = match &mail {
-            Mail::Request { .. } => (Lane::Requests, credit),
-            Mail::Reply { .. } => (Lane::Replies, credit),
-            Mail::Arrive(_) | Mail::Stayed(_) => (Lane::Arrivals, limits::GRANTS_MAX),
-        };
+        let lane = lane_of(&mail);
+        let capacity = if lane == Lane::Arrivals { limits::GRANTS_MAX } else { credit };
         let lost =
             self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Replies && self.steps.is_multiple_of(20);
         if lost {

@@ -19,7 +19,7 @@ pub trait NodeTable: Send + Sync + 'static {
     /// One sentence; the node does not start.
     fn enter(&self, node: &NodeId) -> Result<(), String>;
 
-    /// Writes that this boot is over. Nothing when the row is another boot's. Waits; called when every session is saved.
+    /// Writes that this boot is over, once every session is saved; nothing when the row is of another boot. Waits.
     ///
     /// # Errors
     /// One sentence; others go on calling until the row expires or the node comes back.

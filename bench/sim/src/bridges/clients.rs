@@ -9,8 +9,8 @@ use machine::{
 };
 
 use super::parts::{Asked, BROKEN, Phone, Post, Request};
-use super::plan::Verdict;
 use super::world::Bridges;
+use crate::shared::Verdict;
 
 impl Bridges {
     /// The world around does something.

@@ -1,10 +1,9 @@
 //! Effects of a machine, carried out in the simulated world.
 
-use machine::{Effect, Mail};
-use shards::mailbox::Lane;
+use machine::Effect;
 
-use super::plan::Verdict;
 use super::world::Bridges;
+use crate::shared::{Verdict, lane_of};
 
 impl Bridges {
     pub(super) fn carry_out(&mut self, n: usize, s: usize, effect: Effect) -> Verdict {
@@ -13,12 +12,7 @@ impl Bridges {
             Effect::Ready(_) => Ok(()),
             Effect::Emit(conn, event) => self.answered((n, s, conn.slot), event),
             Effect::Mail(to, mail) => {
-                let lane = match &mail {
-                    Mail::Request { .. } => Lane::Requests,
-                    Mail::Reply { .. } => Lane::Replies,
-                    Mail::Arrive(_) | Mail::Stayed(_) => Lane::Arrivals,
-                };
-                self.nodes[n].shards[usize::from(to.0)].lanes[lane as usize].push_back(mail);
+                self.nodes[n].shards[usize::from(to.0)].lanes[lane_of(&mail) as usize].push_back(mail);
                 Ok(())
             }
             Effect::Store(ticket, op) => {

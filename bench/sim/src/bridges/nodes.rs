@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use machine::ids::{Clock, Origin, ShardId};
-use machine::stats::{Board, Counters, Kind};
-use machine::{Input, MachineConfig, MachineStats, NodeId, ShardMachine};
+use machine::{Input, MachineConfig, NodeId, ShardMachine};
 
 use super::parts::{Node, Shard};
-use super::plan::SECOND;
-use super::plan::Verdict;
 use super::world::Bridges;
+use crate::shared::{SECOND, Verdict};
 
 impl Bridges {
     pub(super) fn add_node(&mut self, n: usize) {
@@ -121,14 +119,6 @@ impl Bridges {
 
     /// Adds what the machines of this boot counted to the marks.
     pub(super) fn count_machines(&mut self, n: usize) {
-        let board = Board::new(&[MachineStats::MEANINGS]);
-        for shard in &mut self.nodes[n].shards {
-            shard.machine.stats().write_to(&board, 0);
-            for (meaning, value) in board.read() {
-                if meaning.kind == Kind::Counter {
-                    self.marks.add(&format!("machine.{}", meaning.name), value);
-                }
-            }
-        }
+        self.marks.count_machines(self.nodes[n].shards.iter_mut().map(|shard| &mut shard.machine));
     }
 }

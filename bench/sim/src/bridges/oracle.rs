@@ -8,10 +8,9 @@ use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged};
 use machine::{Disposition, Published, RegistrationAnswer, StoreOp};
 
 use super::parts::{Asked, BROKEN, Judged, Request, State, User};
-use super::plan::SECOND;
-use super::plan::Verdict;
 use super::service::device_of;
 use super::world::Bridges;
+use crate::shared::{SECOND, Verdict};
 
 /// Least time between two refusals that end a token (BRIDGES.md).
 const APART: u64 = 60 * SECOND;

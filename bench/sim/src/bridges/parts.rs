@@ -150,12 +150,6 @@ pub(super) struct Reply {
     pub(super) result: Result<StoreReply, StoreError>,
 }
 
-/// A write that failed and takes effect all the same.
-pub(super) struct Late {
-    pub(super) at: u64,
-    pub(super) op: StoreOp,
-}
-
 /// The rule that is broken. Only tests make one.
 #[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

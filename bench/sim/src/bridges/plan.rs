@@ -1,9 +1,7 @@
 //! Sizes and faults of one seed's world.
 
 use crate::rng::Rng;
-
-/// Result of a check; its error says in words what went wrong.
-pub(super) type Verdict = Result<(), String>;
+use crate::shared::SECOND;
 
 /// Drawn once per seed. Chances are per thousand draws of the thing they speak of; 0 is off.
 #[derive(Clone, Debug)]
@@ -51,8 +49,6 @@ pub(super) struct Faults {
     /// The guard becomes active.
     pub(super) guard: u64,
 }
-
-pub(super) const SECOND: u64 = 1_000_000_000;
 
 impl Plan {
     pub(super) fn draw(rng: &mut Rng) -> Plan {

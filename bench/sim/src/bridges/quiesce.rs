@@ -2,8 +2,8 @@
 
 use super::parts::{Asked, Mood};
 use super::plan::Faults;
-use super::plan::Verdict;
 use super::world::Bridges;
+use crate::shared::Verdict;
 
 impl Bridges {
     pub(super) fn quiesce(&mut self) -> Verdict {

@@ -5,8 +5,8 @@ use machine::ids::StoreTicket;
 use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
 
 use super::parts::{Call, Device, Mood};
-use super::plan::Verdict;
 use super::world::Bridges;
+use crate::shared::Verdict;
 
 /// Number of a device, by its token.
 pub(super) fn device_of(record: &Bridged) -> Result<usize, String> {
@@ -17,7 +17,7 @@ pub(super) fn device_of(record: &Bridged) -> Result<usize, String> {
 impl Bridges {
     /// A new token, of which the service has an opinion already.
     pub(super) fn new_device(&mut self) -> usize {
-        let mood = match self.rng.service.below(10) {
+        let mood = match self.rng.network.below(10) {
             _ if self.calm => Mood::Fine,
             0..5 => Mood::Fine,
             5..7 => Mood::Ended,
@@ -36,7 +36,7 @@ impl Bridges {
         let post = post.filter(|post| *post < self.posts.len()).ok_or("a notification without a POST")?;
         let device = device_of(&to)?;
         self.called(post, &to, device, &message)?;
-        let ready_at = self.now + self.rng.service.below(self.plan.service_delay + 1);
+        let ready_at = self.now + self.rng.network.below(self.plan.service_delay + 1);
         let record = (message.uaid, to.registered, device);
         self.calls.push(Call { at, ticket, post, record, ready_at, again: false });
         Ok(())
@@ -64,8 +64,8 @@ impl Bridges {
             });
             self.judged(post, record, outcome, guarded);
         }
-        if !again && self.rng.service.permille(self.plan.faults.answered_twice) {
-            let ready_at = self.now + self.rng.service.below(self.plan.service_delay + 1);
+        if !again && self.rng.network.permille(self.plan.faults.answered_twice) {
+            let ready_at = self.now + self.rng.network.below(self.plan.service_delay + 1);
             self.calls.push(Call { at, ticket, post, record, ready_at, again: true });
         }
         match self.told_broken(outcome) {
@@ -75,7 +75,7 @@ impl Bridges {
     }
 
     fn draw_outcome(&mut self, device: usize) -> BridgeOutcome {
-        let rng = &mut self.rng.service;
+        let rng = &mut self.rng.network;
         let mood = self.devices[device].mood;
         if !rng.permille(self.plan.whims) {
             return match mood {
@@ -104,8 +104,8 @@ impl Bridges {
     /// The service changes its mind about a device.
     pub(super) fn mood_changes(&mut self) {
         if !self.devices.is_empty() {
-            let device = self.rng.service.index(self.devices.len());
-            self.devices[device].mood = self.rng.service.pick(&[Mood::Fine, Mood::Ended, Mood::Doubted]);
+            let device = self.rng.network.index(self.devices.len());
+            self.devices[device].mood = self.rng.network.pick(&[Mood::Fine, Mood::Ended, Mood::Doubted]);
         }
     }
 

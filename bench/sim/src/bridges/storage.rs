@@ -1,12 +1,11 @@
 //! Path of each node to the store. Operations of one user of one node take effect in their order.
 
-use machine::ids::{StoreTicket, Uaid};
+use machine::ids::StoreTicket;
 use machine::{StoreError, StoreOp, StoreReply};
 
-use super::parts::{Late, Reply, Work};
-use super::plan::SECOND;
-use super::plan::Verdict;
+use super::parts::{Reply, Work};
 use super::world::Bridges;
+use crate::shared::{Late, SECOND, Verdict, first_of_each};
 
 impl Bridges {
     pub(super) fn submit(&mut self, at: (usize, usize), ticket: StoreTicket, op: StoreOp) {
@@ -59,14 +58,9 @@ impl Bridges {
         let (cut, rest): (Vec<Work>, Vec<Work>) =
             std::mem::take(&mut self.works).into_iter().partition(|work| work.at.0 == n);
         self.works = rest;
-        let mut stuck: Vec<Uaid> = Vec::new();
-        for work in cut {
-            let uaid = work.op.uaid();
-            if stuck.contains(&uaid) || self.rng.store.permille(500) {
-                stuck.push(uaid);
-            } else {
-                let _ = self.effect(&work.op)?;
-            }
+        let (done, _) = first_of_each(cut, |work| work.op.uaid(), || !self.rng.store.permille(500));
+        for work in done {
+            let _ = self.effect(&work.op)?;
         }
         Ok(())
     }

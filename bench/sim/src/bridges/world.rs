@@ -9,21 +9,12 @@ use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{EffectQueue, Input};
 
-use super::parts::{BrokenRule, Call, Device, Judged, Late, Node, Phone, Post, Reply, Request, User, Work};
-use super::plan::Verdict;
-use super::plan::{Plan, SECOND};
+use super::parts::{BrokenRule, Call, Device, Judged, Node, Phone, Post, Reply, Request, User, Work};
+use super::plan::Plan;
 use crate::coverage::CoverageMarks;
 use crate::rng::Rng;
+use crate::shared::{Late, PLACEMENT_KEY, SECOND, Streams, Verdict};
 use crate::trace::Recorder;
-
-/// One salted stream for each kind of decision.
-pub(super) struct Streams {
-    pub(super) schedule: Rng,
-    pub(super) store: Rng,
-    pub(super) service: Rng,
-    pub(super) clients: Rng,
-    pub(super) faults: Rng,
-}
 
 /// Nodes, phones, app servers, the service and the store.
 pub(crate) struct Bridges {
@@ -78,25 +69,16 @@ enum Next {
     Return(usize),
 }
 
-/// Placement of every world.
-const PLACEMENT_KEY: [u8; 16] = *b"one placement ok";
 /// Longest time of a request: the operations of storage behind each other, the call of the service, and standstills.
 const REQUEST_MAX: u64 = 60 * SECOND;
 
 impl Bridges {
     /// The world of a seed.
     pub(crate) fn new(seed: u64, keep_lines: bool, broken: Option<BrokenRule>) -> Bridges {
-        let stream = |salt| Rng::new(seed, salt);
-        let plan = Plan::draw(&mut stream(201));
+        let plan = Plan::draw(&mut Rng::new(seed, 201));
         Bridges {
             broken,
-            rng: Streams {
-                schedule: stream(202),
-                store: stream(203),
-                service: stream(204),
-                clients: stream(205),
-                faults: stream(206),
-            },
+            rng: Streams::new(seed, [202, 204, 203, 205, 206]),
             now: SECOND,
             instant: 0,
             steps: 0,

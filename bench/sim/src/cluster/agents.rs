@@ -1,118 +1,17 @@
 //! User agents: each connects to any node that is up, and leaves with or without its node's notice.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use machine::ids::{Chid, Claim, ConnId, Stamp, Uaid};
+use machine::ids::{Chid, Claim, ConnId, Uaid};
 use machine::message::Urgency;
-use machine::{
-    AckUpdate, AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand, SessionEvent,
-};
+use machine::{AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand, SessionEvent};
 
+use super::sock::{Frame, Place, Sock, SockId};
 use super::world::{Cluster, ClusterEvent};
-use crate::world::Verdict;
-
-/// Index into the sockets of a cluster; never reused.
-pub(super) type SockId = usize;
+use crate::shared::Verdict;
 
 /// The longest time that a user agent stays away, nanoseconds.
 const AWAY_MAX: u64 = 600_000_000_000;
-
-/// One user agent.
-#[derive(Default)]
-pub(super) struct Agent {
-    pub(super) uaid: Option<Uaid>,
-    /// Channels that it believes to be registered.
-    pub(super) channels: BTreeSet<Chid>,
-    pub(super) sock: Option<SockId>,
-    /// It does not connect before this.
-    pub(super) retry_at: u64,
-}
-
-/// Place of the server's end of a socket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    Waiting,
-    At(ConnId),
-    Moving,
-    Ended,
-}
-
-/// A WebSocket, both ends.
-pub(super) struct Sock {
-    pub(super) agent: usize,
-    pub(super) node: usize,
-    pub(super) shard: usize,
-    pub(super) place: Place,
-    pub(super) ready: bool,
-    pub(super) inbox: VecDeque<Command>,
-    pub(super) outbox: VecDeque<Frame>,
-    /// The user agent is gone and the node can know it.
-    closed: bool,
-    /// User that its hello named, if storage knew it before.
-    known: Option<Uaid>,
-    /// Answer of the machine to its hello.
-    pub(super) served: Option<Uaid>,
-    /// The newest stamp that it was sent.
-    pub(super) sent_up_to: Option<Stamp>,
-    /// Minimum urgency that surely holds, and the one that waits for its reply.
-    pub(super) minimum: Urgency,
-    naming: Urgency,
-    /// Step at which it was opened.
-    pub(super) since: u64,
-    greeted: bool,
-    /// An unregister on it was refused.
-    pub(super) unsure: bool,
-    got: Vec<AckUpdate>,
-    /// Versions of the channels whose register or unregister is under way.
-    asking: BTreeMap<Chid, u64>,
-}
-
-/// Frames that a user agent reads.
-#[derive(Debug)]
-pub(super) enum Frame {
-    Hello(Uaid),
-    Registered(Chid, u16),
-    Unregistered(Chid, u16),
-    Urgency,
-    Notification(AckUpdate),
-    Ping,
-    Closed,
-}
-
-impl Frame {
-    /// Takes from an event the part that a user agent acts on.
-    pub(super) fn of(event: Event) -> Option<Frame> {
-        let event = match event {
-            Event::Agent(AgentEvent::Session(event)) => event,
-            Event::Agent(AgentEvent::Ping) => return Some(Frame::Ping),
-            _ => return None,
-        };
-        Some(match event {
-            SessionEvent::Hello { uaid, .. } => Frame::Hello(uaid),
-            SessionEvent::Registered { chid, status, .. } => Frame::Registered(chid, status),
-            SessionEvent::Unregistered { chid, status } => Frame::Unregistered(chid, status),
-            SessionEvent::Urgency { .. } => Frame::Urgency,
-            SessionEvent::Notification { message, .. } => {
-                let (stamp, chid, topic) = (message.stamp, message.chid, message.topic);
-                Frame::Notification(AckUpdate { stamp, chid, topic, code: 100 })
-            }
-            SessionEvent::Broadcast(_) => return None,
-        })
-    }
-}
-
-/// State of one channel, as far as it is known.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Channel {
-    /// `None` while it is not known.
-    pub(super) registered: Option<bool>,
-    /// Counts what was asked for.
-    pub(super) version: u64,
-    /// The latest step at which an unregister may have taken effect.
-    pub(super) unregistered: Option<u64>,
-    /// The socket that the last 200 to a register was for, and the step of that.
-    pub(super) registered_on: Option<(SockId, u64)>,
-}
 
 impl Cluster {
     pub(super) fn enabled_of(&self, id: SockId, sock: &Sock, found: &mut Vec<ClusterEvent>) {

@@ -6,18 +6,9 @@ use machine::ids::{Chid, ConnId, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
 use machine::{Cancel, Disposition, Event, Input, Publish, Published, SenderCommand, SenderEvent};
 
-use super::oracle::Post;
+use super::parts::{Pending, Post};
 use super::world::Cluster;
-use crate::world::Verdict;
-
-/// Event that a request over HTTP waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Pending {
-    Post(usize),
-    Cancel,
-    /// A call of another node.
-    Call(u64),
-}
+use crate::shared::Verdict;
 
 const LASTING: u32 = 2_000_000;
 

@@ -4,9 +4,9 @@ use machine::ids::ConnId;
 use machine::{AgentEvent, Arrival, Carried, CloseReason, Effect, Event, Mail, SessionEvent};
 use shards::mailbox::Lane;
 
-use super::agents::{Frame, Place, SockId};
+use super::sock::{Frame, Place, SockId};
 use super::world::Cluster;
-use crate::world::Verdict;
+use crate::shared::{Verdict, lane_of};
 
 impl Cluster {
     /// Returns true for the only session of its user, which lacks a channel only because an unregister was refused.
@@ -52,12 +52,7 @@ impl Cluster {
             }
             Effect::Feed(..) | Effect::Wake(_) => Ok(()),
             Effect::Mail(to, mail) => {
-                let lane = match &mail {
-                    Mail::Request { .. } => Lane::Requests,
-                    Mail::Reply { .. } => Lane::Replies,
-                    Mail::Arrive(_) | Mail::Stayed(_) => Lane::Arrivals,
-                };
-                self.nodes[n].shards[usize::from(to.0)].lanes[lane as usize].push_back(mail);
+                self.nodes[n].shards[usize::from(to.0)].lanes[lane_of(&mail) as usize].push_back(mail);
                 Ok(())
             }
             Effect::Store(ticket, op) => self.submit(n, s, ticket, op),

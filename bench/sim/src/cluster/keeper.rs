@@ -4,11 +4,10 @@
 
 use machine::Input;
 
-use super::sabotage::Breakage;
+use super::parts::{Breakage, Burial};
 use super::world::Cluster;
-use crate::world::Verdict;
+use crate::shared::{SECOND, Verdict};
 
-const SECOND: u64 = 1_000_000_000;
 /// Time between two renewals of a lease, and between two questions to the clocks of the database.
 const KEEP_INTERVAL: u64 = 30 * SECOND;
 /// Age, in microseconds, at which a lease has lapsed.
@@ -19,14 +18,6 @@ const GONE_TIME: u64 = 60 * SECOND;
 const BURY_TIME: u64 = 20 * SECOND;
 /// `store.max_skew`, microseconds.
 const SKEW_US: u64 = 15_000_000;
-
-/// A write that says that a run is over.
-pub(super) struct Burial {
-    pub(super) at: u64,
-    by: (usize, u64),
-    node: usize,
-    boot: u64,
-}
 
 impl Cluster {
     /// Does what is due on every node.

@@ -3,60 +3,14 @@
 
 use std::sync::Arc;
 
-use machine::ids::{Stamp, StoreTicket, Uaid};
+use machine::ids::StoreTicket;
 use machine::message::Message;
 use machine::model::User;
 use machine::{Input, Presence, StoreError, StoreOp, StoreReply};
 
+use super::parts::{Behind, Reply, Work};
 use super::world::{Cluster, ClusterEvent};
-use crate::world::Verdict;
-
-/// An operation that has not taken effect.
-pub(super) struct Work {
-    pub(super) node: usize,
-    pub(super) shard: usize,
-    pub(super) ticket: StoreTicket,
-    pub(super) op: StoreOp,
-    pub(super) ready_at: u64,
-    pub(super) gives_up_at: u64,
-    behind: Behind,
-}
-
-/// An answer on its way back to the same boot of the node.
-pub(super) struct Reply {
-    pub(super) node: usize,
-    pub(super) shard: usize,
-    pub(super) uaid: Uaid,
-    pub(super) ticket: StoreTicket,
-    pub(super) result: Result<StoreReply, StoreError>,
-    /// Clock of the message that was stored, microseconds.
-    pub(super) stamped: Option<u64>,
-    /// It answers a `Settle`.
-    pub(super) settles: bool,
-    /// It answers a write of messages.
-    pub(super) writes: bool,
-    /// Message of the checked write of a message row that this answers.
-    wrote: Option<Stamp>,
-    /// Message that the second read behind its write finds at or below low water.
-    below: Option<Stamp>,
-}
-
-/// Reply of storage that made a machine ask for this.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Behind {
-    /// A write of messages; the stamp of one that was written as a message row.
-    Write(Option<Stamp>),
-    /// A page of messages that was read.
-    Page,
-    #[default]
-    Other,
-}
-
-/// A write that failed and takes effect all the same.
-pub(super) struct Late {
-    pub(super) at: u64,
-    pub(super) op: StoreOp,
-}
+use crate::shared::{Late, Verdict, first_of_each};
 
 /// `store.scylla.request_timeout` with its repetitions.
 const PATIENCE: u64 = 20_000_000_000;
@@ -229,15 +183,11 @@ impl Cluster {
         let (cut, rest): (Vec<Work>, Vec<Work>) =
             std::mem::take(&mut self.works).into_iter().partition(|work| work.node == n);
         self.works = rest;
-        let mut stuck: Vec<Uaid> = Vec::new();
-        for work in cut {
-            let uaid = work.op.uaid();
-            if stuck.contains(&uaid) || !self.has_store(n) || self.rng.store.permille(500) {
-                self.settle_failed |= matches!(work.op, StoreOp::Settle { .. });
-                stuck.push(uaid);
-            } else {
-                let _ = self.effect(&work.op)?;
-            }
+        let has_store = self.has_store(n);
+        let (done, lost) = first_of_each(cut, |work| work.op.uaid(), || has_store && !self.rng.store.permille(500));
+        self.settle_failed |= lost.iter().any(|work| matches!(work.op, StoreOp::Settle { .. }));
+        for work in done {
+            let _ = self.effect(&work.op)?;
         }
         Ok(())
     }

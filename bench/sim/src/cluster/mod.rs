@@ -14,11 +14,13 @@ mod keeper;
 mod link;
 mod nodes;
 mod oracle;
+mod parts;
 mod plan;
 mod app_servers;
 mod sabotage;
+mod sock;
 mod wire;
 mod world;
 
-pub(crate) use sabotage::Breakage;
+pub(crate) use parts::Breakage;
 pub(crate) use world::Cluster;

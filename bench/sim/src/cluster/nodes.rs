@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use machine::ids::{Clock, Origin, ShardId, Uaid};
 use machine::message::Message;
-use machine::stats::{Board, Counters};
 use machine::{Input, MachineConfig, NodeId, PeerOp, ShardMachine, StoreOp};
 
-use super::agents::Place;
-use super::wire::Debt;
-use super::world::{Cluster, Node, Shard};
-use crate::world::Verdict;
-
-const SECOND: u64 = 1_000_000_000;
+use super::parts::{Debt, Node, Shard};
+use super::sock::Place;
+use super::world::Cluster;
+use crate::shared::{SECOND, Verdict};
 
 impl Cluster {
     pub(super) fn add_node(&mut self, n: usize) -> Verdict {
@@ -270,15 +267,7 @@ impl Cluster {
 
     /// Adds what the machines of this run counted to the marks.
     pub(super) fn count_machines(&mut self, n: usize) {
-        let board = Board::new(&[machine::MachineStats::MEANINGS]);
-        for shard in &mut self.nodes[n].shards {
-            shard.machine.stats().write_to(&board, 0);
-            for (meaning, value) in board.read() {
-                if meaning.kind == machine::stats::Kind::Counter {
-                    self.marks.add(&format!("machine.{}", meaning.name), value);
-                }
-            }
-        }
+        self.marks.count_machines(self.nodes[n].shards.iter_mut().map(|shard| &mut shard.machine));
     }
 
     /// Every record of every ledger, on disks of nodes that are down too.

@@ -4,70 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use machine::ids::{Chid, Clock, Stamp, Uaid};
-use machine::message::{Message, Rank, Topic};
+use machine::ids::{Clock, Stamp, Uaid};
+use machine::message::Message;
 use machine::{Disposition, RowKey, StoreOp};
 
-use super::agents::{Channel, Place, SockId};
-use super::link::{Reply, Work};
-use super::sabotage::Breakage;
+use super::parts::{Breakage, Post, Reply, Work};
+use super::sock::Place;
 use super::world::Cluster;
-use crate::world::Verdict;
-
-/// One POST. Times are steps of the cluster.
-#[derive(Clone, Debug)]
-pub(super) struct Post {
-    pub(super) uaid: Uaid,
-    pub(super) chid: Chid,
-    pub(super) topic: Option<Topic>,
-    pub(super) ttl: u32,
-    /// Its channel when it was sent.
-    pub(super) channel: Channel,
-    pub(super) start: u64,
-    /// The node where it landed, and its run.
-    pub(super) landed: usize,
-    run: u64,
-    /// Step at which its 201 was written.
-    pub(super) seen: Option<u64>,
-    pub(super) stamp: Option<Stamp>,
-    /// Identity under which user agents were sent it.
-    pub(super) sent_as: Option<Stamp>,
-    pub(super) expires: u64,
-    /// It was in storage or in a ledger at some time.
-    pub(super) held: bool,
-    pub(super) sent: u32,
-    pub(super) acked: Option<u64>,
-    /// The boot of a node that took its first ack.
-    pub(super) acked_by: Option<u64>,
-    /// Monotonic time of its first ack.
-    pub(super) acked_at: Option<u64>,
-    /// The socket that it was sent on last.
-    pub(super) sent_on: Option<SockId>,
-    /// The run that took its first ack on the socket that it was sent on, so that it knows the message.
-    pub(super) settled_by: Option<u64>,
-    /// That run was told in time that there may be a row of it.
-    pub(super) told: bool,
-    /// That run was told so when it no longer had to remember the ack.
-    pub(super) told_late: bool,
-    /// The node that may have had it was asked about it, and a push of it arrived only then.
-    pub(super) asked: bool,
-    pub(super) pushed_late: bool,
-    /// It was written when the run that took its ack no longer had to remember that.
-    pub(super) written_late: bool,
-    /// The second read behind its write found it at or below low water, and it was not saved since.
-    pub(super) below: bool,
-    /// That has happened to it: it is stored once more, perhaps long after its ack.
-    pub(super) turned_up: bool,
-    /// Runs that storage gave it to before the delete that its ack caused had arrived there.
-    pub(super) read_by: BTreeSet<u64>,
-    /// The link brought a push of it twice.
-    pub(super) pushed_twice: bool,
-    /// The newest stamp that a session had been sent when it refused a push of this.
-    pub(super) refused_behind: Option<Stamp>,
-    /// The run that refused a push of this, and time and stamp of that push.
-    pub(super) refused_by: Option<(u64, u64, Stamp)>,
-    pub(super) cancelled: bool,
-}
+use crate::shared::Verdict;
 
 /// Time, in nanoseconds, for which a run remembers which messages of other nodes ended there or were refused.
 pub(super) const REMEMBERS: u64 = 60_000_000_000;
@@ -76,52 +20,6 @@ pub(super) const REMEMBERS: u64 = 60_000_000_000;
 const VOUCH_LAG_US: u64 = 40_000_000;
 /// `delivery.attempts_max`.
 const ATTEMPTS_MAX: u32 = 10;
-
-impl Post {
-    pub(super) fn new(message: &Message, channel: Channel, start: u64, (landed, run): (usize, u64)) -> Post {
-        Post {
-            uaid: message.uaid,
-            chid: message.chid,
-            topic: message.topic,
-            ttl: message.ttl,
-            channel,
-            start,
-            landed,
-            run,
-            seen: None,
-            stamp: None,
-            sent_as: None,
-            expires: message.expires().0,
-            held: false,
-            sent: 0,
-            acked: None,
-            acked_by: None,
-            acked_at: None,
-            sent_on: None,
-            settled_by: None,
-            told: false,
-            told_late: false,
-            asked: false,
-            pushed_late: false,
-            written_late: false,
-            below: false,
-            turned_up: false,
-            read_by: BTreeSet::new(),
-            pushed_twice: false,
-            refused_behind: None,
-            refused_by: None,
-            cancelled: false,
-        }
-    }
-
-    fn rank(&self) -> Option<Rank> {
-        self.stamp.map(|stamp| Rank::new(0, stamp))
-    }
-
-    fn slot(&self) -> Option<(Uaid, Chid, Topic)> {
-        self.topic.map(|topic| (self.uaid, self.chid, topic))
-    }
-}
 
 impl Cluster {
     /// Index of the POST that a message is from.
@@ -393,6 +291,7 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use machine::ids::Chid;
     use machine::message::Urgency;
     use machine::placement::Placement;
     use machine::{AckUpdate, Command, SessionCommand};
@@ -400,9 +299,8 @@ mod tests {
     use super::*;
     use crate::cluster::plan::{Faults, Plan, Press};
     use crate::cluster::world::ClusterEvent;
-    use crate::process::PLACEMENT_KEY;
+    use crate::shared::{PLACEMENT_KEY, SECOND};
 
-    const SECOND: u64 = 1_000_000_000;
     const CHID: Chid = Chid([1; 16]);
 
     /// One node on which nothing fails, and one user agent.

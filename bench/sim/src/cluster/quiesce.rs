@@ -7,11 +7,11 @@ use machine::ids::{Chid, Uaid};
 use machine::limits;
 use machine::{Presence, StoreOp};
 
-use super::agents::{Channel, Place, SockId};
-use super::oracle::Post;
+use super::parts::Post;
 use super::plan::Faults;
+use super::sock::{Channel, Place, SockId};
 use super::world::Cluster;
-use crate::world::Verdict;
+use crate::shared::Verdict;
 
 /// Turns in which a cluster without faults comes to rest.
 const TURNS_MAX: u32 = 100_000;

@@ -7,65 +7,9 @@ use machine::ids::Clock;
 use machine::message::Message;
 use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
-use super::app_servers::Pending;
-use super::link::{Behind, Late};
+use super::parts::{Behind, Breakage, Pending};
 use super::world::Cluster;
-
-/// The rule that is broken. Only tests make one.
-#[cfg_attr(not(test), allow(dead_code))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Breakage {
-    /// A session is not found by its row: the row is never written.
-    PresenceUnwritten,
-    /// A session looks at storage before its row is there: the row is written seconds later.
-    PresenceLate,
-    /// A presence row is cleared in any version.
-    ClearsAnyVersion,
-    /// A node that stores a message does not see sessions that came since its first look: its second look finds none.
-    LooksOnce,
-    /// A node that is not reached counts as one that says "not here".
-    UnreachedIsGone,
-    /// A word without an answer is not owed.
-    NothingIsOwed,
-    /// No live session is refreshed, so none looks at storage by itself.
-    NeverRefreshed,
-    /// The row of a new user rides with its first register only.
-    RowRidesOnce,
-    /// A push without an answer counts as refused: it is stamped again.
-    UnsureIsRefused,
-    /// The node that may have delivered a push is not told of its row.
-    UnsureIsForgotten,
-    /// A row behind an unsure push is written as any other message.
-    UnsureIsPlain,
-    /// A refused push keeps its stamp.
-    RefusedKeepsStamp,
-    /// A session with something unacked does not find out that its user is elsewhere.
-    NeverDoubts,
-    /// A run that was declared over goes on.
-    BuriedGoesOn,
-    /// A burial that is written late hits the run that has entered since.
-    BurialHitsNewerRun,
-    /// No node asks the database about its clock.
-    ClockUnasked,
-    /// A push without an answer whose message was not surely stored is not told to the node that may have delivered it.
-    FailureUntold,
-    /// The row behind such a push stays when the node that is told of it has settled the message.
-    SettledRowStays,
-    /// A row that was cleared by mistake is not written again.
-    ClearedRowStays,
-    /// The row of a live session is not written again at a refresh.
-    RowUnrenewed,
-    /// No row is ever cleared.
-    NothingIsCleared,
-    /// A session that passes a row by does not ask about its user.
-    PassedRowUndoubted,
-    /// A session that passes a row by does not see that it lacks a registered channel.
-    LackUnnoticed,
-    /// A message that turns up below low water is not saved again.
-    BelowLowWaterStays,
-    /// A node does not know a push again that it has refused.
-    RefusalForgotten,
-}
+use crate::shared::Late;
 
 impl Cluster {
     /// Operation of the store as a broken cluster would ask for it.

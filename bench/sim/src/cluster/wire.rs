@@ -2,65 +2,17 @@
 //! `src/edge/node.rs`): a call that is not answered in time may still be carried out; a notification is owed until it
 //! is answered or the boot of the node is over.
 
-use machine::ids::{Stamp, StoreTicket};
+use machine::ids::StoreTicket;
 use machine::{Input, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, PeerOp, PeerReply};
 
-use super::app_servers::Pending;
-use super::sabotage::Breakage;
+use super::parts::{Breakage, Call, Debt, Pending, Stage};
 use super::world::Cluster;
-use crate::world::Verdict;
+use crate::shared::{SECOND, Verdict};
 
-/// One call under way.
-pub(super) struct Call {
-    id: u64,
-    pub(super) from: usize,
-    from_boot: u64,
-    /// Shard and ticket that wait for it; none after it was given up, or when it is owed.
-    waits: Option<(usize, StoreTicket)>,
-    owed: bool,
-    op: PeerOp,
-    stage: Stage,
-    gives_up_at: u64,
-    /// Time at which a machine was given it.
-    given_at: u64,
-    /// The newest stamp that the session had been sent when it refused this push.
-    behind: Option<Stamp>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// No connection.
-    Refused { at: u64 },
-    /// On its way there; `u64::MAX` when it was lost.
-    Out { at: u64 },
-    /// A machine has it.
-    There,
-    /// On its way back.
-    Back { at: u64, reply: PeerReply },
-}
-
-/// A notification that is owed.
-pub(super) struct Debt {
-    pub(super) op: PeerOp,
-    pub(super) due: u64,
-    pub(super) wait: u64,
-}
-
-const SECOND: u64 = 1_000_000_000;
 /// `node.request_timeout`.
 const PATIENCE: u64 = 3 * SECOND;
 /// The longest wait between two calls of what is owed.
 const WAIT_MAX: u64 = 30 * SECOND;
-
-impl Call {
-    /// Latest time at which it goes on.
-    pub(super) fn due(&self) -> u64 {
-        let (Stage::Refused { at } | Stage::Out { at } | Stage::Back { at, .. }) = self.stage else {
-            return self.gives_up_at;
-        };
-        if self.waits.is_some() || self.owed { at.min(self.gives_up_at) } else { at }
-    }
-}
 
 impl Cluster {
     /// Calls another node.

@@ -1,38 +1,21 @@
 //! Contents of a cluster, its possible next events, and the passage of time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
-use machine::ids::{Chid, Claim, Clock, ConnId, Stamp, Uaid};
+use machine::ids::{Chid, ConnId, Stamp, Uaid};
 use machine::limits;
-use machine::message::Message;
 use machine::model::Model;
 use machine::placement::Placement;
 use machine::time::{Instant, Now};
-use machine::{EffectQueue, Input, Mail, NodeId, ShardMachine};
+use machine::{EffectQueue, Input};
 
-use super::agents::{Agent, Channel, Sock, SockId};
-use super::app_servers::Pending;
-use super::keeper::Burial;
-use super::link::{Behind, Late, Reply, Work};
-use super::oracle::Post;
+use super::parts::{Behind, Breakage, Burial, Call, Forms, Node, Pending, Post, Reply, Work};
 use super::plan::Plan;
-use super::sabotage::Breakage;
-use super::wire::{Call, Debt};
+use super::sock::{Agent, Channel, Sock, SockId};
 use crate::coverage::CoverageMarks;
-use crate::process::PLACEMENT_KEY;
 use crate::rng::Rng;
+use crate::shared::{Late, PLACEMENT_KEY, Streams, Verdict};
 use crate::trace::Recorder;
-use crate::world::Verdict;
-
-/// One salted stream for each kind of decision.
-pub(super) struct Streams {
-    pub(super) schedule: Rng,
-    pub(super) network: Rng,
-    pub(super) store: Rng,
-    pub(super) clients: Rng,
-    pub(super) faults: Rng,
-}
 
 /// Nodes and everything between them.
 pub(crate) struct Cluster {
@@ -101,58 +84,6 @@ pub(crate) struct Cluster {
     pub(crate) recorder: Recorder,
 }
 
-/// One node.
-pub(super) struct Node {
-    pub(super) up: bool,
-    /// Time at which it starts again, while it is down.
-    pub(super) returns_at: u64,
-    pub(super) id: Arc<NodeId>,
-    pub(super) shards: Vec<Shard>,
-    /// Messages in its ledgers at its end, and the furthest that its clock may have been.
-    pub(super) left: Vec<Arc<Message>>,
-    pub(super) floor: Clock,
-    pub(super) owed: Vec<Debt>,
-    /// It does nothing before this.
-    pub(super) paused_until: u64,
-    /// It does not reach the store before this.
-    pub(super) store_cut_until: u64,
-    /// It was told to stop; its patience ends then.
-    pub(super) stopping: Option<u64>,
-    /// Its clock is ahead by this much.
-    pub(super) offset_us: i64,
-    pub(super) drift: i64,
-    pub(super) drift_since: u64,
-    /// Nothing keeps its drift within the allowed skew.
-    pub(super) runs_away: bool,
-    /// Its shards stamp nothing, and until when.
-    pub(super) clock_stopped: bool,
-    pub(super) righted_at: u64,
-    /// Time at which it renews its lease and asks about its clock.
-    pub(super) kept_at: u64,
-    /// Time since which others have been silent as far as it sees.
-    pub(super) silent_since: BTreeMap<usize, u64>,
-    /// Runs that it knows to be over.
-    pub(super) over: BTreeSet<u64>,
-}
-
-/// Forms in which a message was written.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Forms {
-    pub(super) plain: bool,
-    pub(super) saved: bool,
-}
-
-/// One shard of a run.
-pub(super) struct Shard {
-    pub(super) machine: ShardMachine,
-    pub(super) ledger: BTreeMap<u32, Arc<Message>>,
-    pub(super) lanes: [VecDeque<Mail>; 3],
-    pub(super) conns: BTreeMap<u32, SockId>,
-    /// Descriptors on their way here.
-    pub(super) moves: Vec<(SockId, Claim)>,
-    pub(super) drained: bool,
-}
-
 /// Something that could happen next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ClusterEvent {
@@ -178,13 +109,7 @@ impl Cluster {
         let plan = if rare { Plan::draw_rare(&mut stream(107)) } else { Plan::draw(&mut stream(101)) };
         Cluster {
             breakage,
-            rng: Streams {
-                schedule: stream(102),
-                network: stream(103),
-                store: stream(104),
-                clients: stream(105),
-                faults: stream(106),
-            },
+            rng: Streams::new(seed, [102, 103, 104, 105, 106]),
             now: 1_000_000_000,
             steps: 0,
             boots: 0,

@@ -107,7 +107,7 @@ impl Work {
         if row.boot != node.boot {
             return Ok(());
         }
-        // One microsecond behind the boot id that was read: a boot that enters meanwhile writes later and keeps its row.
+        // One microsecond behind the boot id that was read: a boot that enters later writes later and keeps its row.
         let left_at = CqlTimestamp(self.after(None) / 1_000);
         self.context().send(Statement::NodeLeave, &(at.saturating_add(1), left_at, &*node.url)).await
     }

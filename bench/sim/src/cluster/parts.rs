@@ -1,0 +1,323 @@
+//! Parts of a cluster that are no user agents: nodes, calls between them, operations of storage, and POSTs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use machine::ids::{Chid, Claim, Clock, Stamp, StoreTicket, Uaid};
+use machine::message::{Message, Rank, Topic};
+use machine::{Mail, NodeId, PeerOp, PeerReply, ShardMachine, StoreError, StoreOp, StoreReply};
+
+use super::sock::{Channel, SockId};
+
+/// Event that a request over HTTP waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    Post(usize),
+    Cancel,
+    /// A call of another node.
+    Call(u64),
+}
+
+/// One node.
+pub(super) struct Node {
+    pub(super) up: bool,
+    /// Time at which it starts again, while it is down.
+    pub(super) returns_at: u64,
+    pub(super) id: Arc<NodeId>,
+    pub(super) shards: Vec<Shard>,
+    /// Messages in its ledgers at its end, and the furthest that its clock may have been.
+    pub(super) left: Vec<Arc<Message>>,
+    pub(super) floor: Clock,
+    pub(super) owed: Vec<Debt>,
+    /// It does nothing before this.
+    pub(super) paused_until: u64,
+    /// It does not reach the store before this.
+    pub(super) store_cut_until: u64,
+    /// It was told to stop; its patience ends then.
+    pub(super) stopping: Option<u64>,
+    /// Its clock is ahead by this much.
+    pub(super) offset_us: i64,
+    pub(super) drift: i64,
+    pub(super) drift_since: u64,
+    /// Nothing keeps its drift within the allowed skew.
+    pub(super) runs_away: bool,
+    /// Its shards stamp nothing, and until when.
+    pub(super) clock_stopped: bool,
+    pub(super) righted_at: u64,
+    /// Time at which it renews its lease and asks about its clock.
+    pub(super) kept_at: u64,
+    /// Time since which others have been silent as far as it sees.
+    pub(super) silent_since: BTreeMap<usize, u64>,
+    /// Runs that it knows to be over.
+    pub(super) over: BTreeSet<u64>,
+}
+
+/// One shard of a run.
+pub(super) struct Shard {
+    pub(super) machine: ShardMachine,
+    pub(super) ledger: BTreeMap<u32, Arc<Message>>,
+    pub(super) lanes: [VecDeque<Mail>; 3],
+    pub(super) conns: BTreeMap<u32, SockId>,
+    /// Descriptors on their way here.
+    pub(super) moves: Vec<(SockId, Claim)>,
+    pub(super) drained: bool,
+}
+
+/// Forms in which a message was written.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Forms {
+    pub(super) plain: bool,
+    pub(super) saved: bool,
+}
+
+/// A write that says that a run is over.
+pub(super) struct Burial {
+    pub(super) at: u64,
+    pub(super) by: (usize, u64),
+    pub(super) node: usize,
+    pub(super) boot: u64,
+}
+
+/// An operation that has not taken effect.
+pub(super) struct Work {
+    pub(super) node: usize,
+    pub(super) shard: usize,
+    pub(super) ticket: StoreTicket,
+    pub(super) op: StoreOp,
+    pub(super) ready_at: u64,
+    pub(super) gives_up_at: u64,
+    pub(super) behind: Behind,
+}
+
+/// An answer on its way back to the same boot of the node.
+pub(super) struct Reply {
+    pub(super) node: usize,
+    pub(super) shard: usize,
+    pub(super) uaid: Uaid,
+    pub(super) ticket: StoreTicket,
+    pub(super) result: Result<StoreReply, StoreError>,
+    /// Clock of the message that was stored, microseconds.
+    pub(super) stamped: Option<u64>,
+    /// It answers a `Settle`.
+    pub(super) settles: bool,
+    /// It answers a write of messages.
+    pub(super) writes: bool,
+    /// Message of the checked write of a message row that this answers.
+    pub(super) wrote: Option<Stamp>,
+    /// Message that the second read behind its write finds at or below low water.
+    pub(super) below: Option<Stamp>,
+}
+
+/// Reply of storage that made a machine ask for this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Behind {
+    /// A write of messages; the stamp of one that was written as a message row.
+    Write(Option<Stamp>),
+    /// A page of messages that was read.
+    Page,
+    #[default]
+    Other,
+}
+
+/// One call under way.
+pub(super) struct Call {
+    pub(super) id: u64,
+    pub(super) from: usize,
+    pub(super) from_boot: u64,
+    /// Shard and ticket that wait for it; none after it was given up, or when it is owed.
+    pub(super) waits: Option<(usize, StoreTicket)>,
+    pub(super) owed: bool,
+    pub(super) op: PeerOp,
+    pub(super) stage: Stage,
+    pub(super) gives_up_at: u64,
+    /// Time at which a machine was given it.
+    pub(super) given_at: u64,
+    /// The newest stamp that the session had been sent when it refused this push.
+    pub(super) behind: Option<Stamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No connection.
+    Refused { at: u64 },
+    /// On its way there; `u64::MAX` when it was lost.
+    Out { at: u64 },
+    /// A machine has it.
+    There,
+    /// On its way back.
+    Back { at: u64, reply: PeerReply },
+}
+
+impl Call {
+    /// Latest time at which it goes on.
+    pub(super) fn due(&self) -> u64 {
+        let (Stage::Refused { at } | Stage::Out { at } | Stage::Back { at, .. }) = self.stage else {
+            return self.gives_up_at;
+        };
+        if self.waits.is_some() || self.owed { at.min(self.gives_up_at) } else { at }
+    }
+}
+
+/// A notification that is owed.
+pub(super) struct Debt {
+    pub(super) op: PeerOp,
+    pub(super) due: u64,
+    pub(super) wait: u64,
+}
+
+/// One POST. Times are steps of the cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Post {
+    pub(super) uaid: Uaid,
+    pub(super) chid: Chid,
+    pub(super) topic: Option<Topic>,
+    pub(super) ttl: u32,
+    /// Its channel when it was sent.
+    pub(super) channel: Channel,
+    pub(super) start: u64,
+    /// The node where it landed, and its run.
+    pub(super) landed: usize,
+    pub(super) run: u64,
+    /// Step at which its 201 was written.
+    pub(super) seen: Option<u64>,
+    pub(super) stamp: Option<Stamp>,
+    /// Identity under which user agents were sent it.
+    pub(super) sent_as: Option<Stamp>,
+    pub(super) expires: u64,
+    /// It was in storage or in a ledger at some time.
+    pub(super) held: bool,
+    pub(super) sent: u32,
+    pub(super) acked: Option<u64>,
+    /// The boot of a node that took its first ack.
+    pub(super) acked_by: Option<u64>,
+    /// Monotonic time of its first ack.
+    pub(super) acked_at: Option<u64>,
+    /// The socket that it was sent on last.
+    pub(super) sent_on: Option<SockId>,
+    /// The run that took its first ack on the socket that it was sent on, so that it knows the message.
+    pub(super) settled_by: Option<u64>,
+    /// That run was told in time that there may be a row of it.
+    pub(super) told: bool,
+    /// That run was told so when it no longer had to remember the ack.
+    pub(super) told_late: bool,
+    /// The node that may have had it was asked about it, and a push of it arrived only then.
+    pub(super) asked: bool,
+    pub(super) pushed_late: bool,
+    /// It was written when the run that took its ack no longer had to remember that.
+    pub(super) written_late: bool,
+    /// The second read behind its write found it at or below low water, and it was not saved since.
+    pub(super) below: bool,
+    /// That has happened to it: it is stored once more, perhaps long after its ack.
+    pub(super) turned_up: bool,
+    /// Runs that storage gave it to before the delete that its ack caused had arrived there.
+    pub(super) read_by: BTreeSet<u64>,
+    /// The link brought a push of it twice.
+    pub(super) pushed_twice: bool,
+    /// The newest stamp that a session had been sent when it refused a push of this.
+    pub(super) refused_behind: Option<Stamp>,
+    /// The run that refused a push of this, and time and stamp of that push.
+    pub(super) refused_by: Option<(u64, u64, Stamp)>,
+    pub(super) cancelled: bool,
+}
+
+impl Post {
+    pub(super) fn new(message: &Message, channel: Channel, start: u64, (landed, run): (usize, u64)) -> Post {
+        Post {
+            uaid: message.uaid,
+            chid: message.chid,
+            topic: message.topic,
+            ttl: message.ttl,
+            channel,
+            start,
+            landed,
+            run,
+            seen: None,
+            stamp: None,
+            sent_as: None,
+            expires: message.expires().0,
+            held: false,
+            sent: 0,
+            acked: None,
+            acked_by: None,
+            acked_at: None,
+            sent_on: None,
+            settled_by: None,
+            told: false,
+            told_late: false,
+            asked: false,
+            pushed_late: false,
+            written_late: false,
+            below: false,
+            turned_up: false,
+            read_by: BTreeSet::new(),
+            pushed_twice: false,
+            refused_behind: None,
+            refused_by: None,
+            cancelled: false,
+        }
+    }
+
+    pub(super) fn rank(&self) -> Option<Rank> {
+        self.stamp.map(|stamp| Rank::new(0, stamp))
+    }
+
+    pub(super) fn slot(&self) -> Option<(Uaid, Chid, Topic)> {
+        self.topic.map(|topic| (self.uaid, self.chid, topic))
+    }
+}
+
+/// The rule that is broken. Only tests make one.
+#[cfg_attr(not(test), allow(dead_code))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Breakage {
+    /// A session is not found by its row: the row is never written.
+    PresenceUnwritten,
+    /// A session looks at storage before its row is there: the row is written seconds later.
+    PresenceLate,
+    /// A presence row is cleared in any version.
+    ClearsAnyVersion,
+    /// A node that stores a message does not see sessions that came since its first look: its second look finds none.
+    LooksOnce,
+    /// A node that is not reached counts as one that says "not here".
+    UnreachedIsGone,
+    /// A word without an answer is not owed.
+    NothingIsOwed,
+    /// No live session is refreshed, so none looks at storage by itself.
+    NeverRefreshed,
+    /// The row of a new user rides with its first register only.
+    RowRidesOnce,
+    /// A push without an answer counts as refused: it is stamped again.
+    UnsureIsRefused,
+    /// The node that may have delivered a push is not told of its row.
+    UnsureIsForgotten,
+    /// A row behind an unsure push is written as any other message.
+    UnsureIsPlain,
+    /// A refused push keeps its stamp.
+    RefusedKeepsStamp,
+    /// A session with something unacked does not find out that its user is elsewhere.
+    NeverDoubts,
+    /// A run that was declared over goes on.
+    BuriedGoesOn,
+    /// A burial that is written late hits the run that has entered since.
+    BurialHitsNewerRun,
+    /// No node asks the database about its clock.
+    ClockUnasked,
+    /// A push without an answer whose message was not surely stored is not told to the node that may have delivered it.
+    FailureUntold,
+    /// The row behind such a push stays when the node that is told of it has settled the message.
+    SettledRowStays,
+    /// A row that was cleared by mistake is not written again.
+    ClearedRowStays,
+    /// The row of a live session is not written again at a refresh.
+    RowUnrenewed,
+    /// No row is ever cleared.
+    NothingIsCleared,
+    /// A session that passes a row by does not ask about its user.
+    PassedRowUndoubted,
+    /// A session that passes a row by does not see that it lacks a registered channel.
+    LackUnnoticed,
+    /// A message that turns up below low water is not saved again.
+    BelowLowWaterStays,
+    /// A node does not know a push again that it has refused.
+    RefusalForgotten,
+}
