@@ -167,9 +167,9 @@ pub const TLS_HANDSHAKES_MAX: usize = 1_024;
 /// Steps of handshakes in one slice of a shard for newcomers. One takes about 120 us with ECDSA P-256 and a millisecond
 /// with RSA; none begins after those of the slice took 100 us. Backpressure: the others wait unread for the next slices.
 pub const TLS_STEPS_PER_SLICE: usize = 8;
-/// Sessions that one turn of a shard reads: about 150 us. App servers and other nodes are read at once. Backpressure:
+/// Sessions that one turn of a shard reads: about 100 us. App servers and other nodes are read at once. Backpressure:
 /// the others wait unread for the next turns.
-pub const SESSIONS_PER_TURN: usize = 32;
+pub const SESSIONS_PER_TURN: usize = 16;
 /// WebSockets that are read before their upgrade in one slice of a shard for newcomers: about 100 us with what follows.
 /// A turn without other work has a slice, and there is one at least every 500 us. Backpressure: the others wait unread.
 pub const NEWCOMERS_PER_SLICE: usize = 16;
