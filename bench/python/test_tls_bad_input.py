@@ -237,6 +237,25 @@ def test_more_than_32_records_without_data_get_alert_10(server, established, cou
     counted.update([*sent(NAMES[UNEXPECTED]), "tls_updates_refused_total"])
 
 
+def test_a_request_cut_by_the_end_of_the_socket_is_not_answered(server, tmp_path):
+    head = f"POST /wpush/v2/unknown HTTP/1.1\r\nHost: {server.host}\r\nTTL: 0\r\nContent-Length: 10\r\n\r\n"
+    request = head.encode() + bytes(10)
+    answers = {}
+    for sent in [40, len(head) - 1, len(head), len(request) - 1, len(request)]:
+        established = Established(server, tmp_path)
+        with established.stream as stream:
+            stream.sendall(established.seal(request[:sent] + b"\x17"))
+            # Without close_notify.
+            stream.shutdown(socket.SHUT_WR)
+            while piece := stream.recv(65536):
+                established.incoming.write(piece)
+        # Raises if the server's end has no close_notify.
+        established.incoming.write_eof()
+        answers[sent] = b"".join(iter(lambda: established.tls.read(65536), b""))
+    assert answers.pop(len(request)).startswith(b"HTTP/1.1 404 "), answers
+    assert not any(answers.values()), answers
+
+
 def test_all_of_it_was_counted_once(server, counted):
     for name, number in counted.items():
         server.wait_for_number(name, number)

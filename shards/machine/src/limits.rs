@@ -112,6 +112,10 @@ pub const BACKLOG_MIN: u16 = 16;
 /// As above.
 pub const BACKLOG_MAX: u16 = u16::MAX;
 
+/// Connections that one turn of a shard takes from each of its listening sockets: about 100 us of the kernel. A multishot
+/// accept would take the whole backlog at once, 20 ms. Queue: the others wait in the backlog.
+pub const ACCEPTS_PER_TURN: usize = 16;
+
 /// Connections of one shard's endpoint port that are admitted however many WebSockets there are, at least: see
 /// [`endpoint_reserve`].
 pub const ENDPOINT_RESERVE_MIN: u32 = 32;
@@ -160,9 +164,15 @@ pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// the next ones wait unread in their sockets; one that has taken a second makes room for them, and
 /// `tls.handshake_timeout` ends those that wait for longer.
 pub const TLS_HANDSHAKES_MAX: usize = 1_024;
-/// Steps of handshakes in one turn of a shard. One takes about 120 us with ECDSA P-256 and a millisecond with RSA; none
-/// begins after those of the turn took 250 us. Backpressure: the others wait unread for the next turns.
-pub const TLS_STEPS_PER_TURN: usize = 8;
+/// Steps of handshakes in one slice of a shard for newcomers. One takes about 120 us with ECDSA P-256 and a millisecond
+/// with RSA; none begins after those of the slice took 100 us. Backpressure: the others wait unread for the next slices.
+pub const TLS_STEPS_PER_SLICE: usize = 8;
+/// Sessions that one turn of a shard reads: about 100 us. App servers and other nodes are read at once. Backpressure:
+/// the others wait unread for the next turns.
+pub const SESSIONS_PER_TURN: usize = 16;
+/// WebSockets that are read before their upgrade in one slice of a shard for newcomers: about 100 us with what follows.
+/// A turn without other work has a slice, and there is one at least every 500 us. Backpressure: the others wait unread.
+pub const NEWCOMERS_PER_SLICE: usize = 16;
 /// Bytes of one flight of a client in a TLS handshake that are kept unread. Refuse: closed.
 pub const TLS_FLIGHT_BYTES_MAX: usize = 16 * 1024 + 261;
 

@@ -12,20 +12,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::ports::{Edge, Listening, Port};
 use crate::ring::{Family, Flags, NewConn, SocketMove, State, accept_limit, local_address};
 use machine::ids::{ConnId, ShardId};
-use machine::limits;
+use machine::limits::{self, ACCEPTS_PER_TURN};
 use machine::time::{Instant, TimeSpan};
 
 use super::{Machine, Reactor};
 
-/// A listening socket and its multishot accept.
+/// A listening socket and its accepts.
 pub(super) struct Listener {
     kind: Kind,
     /// `None` after a drain began.
     socket: Option<OwnedFd>,
     /// The ring it is armed in.
     armed: Option<u16>,
+    /// Accepts that are armed there.
+    accepts: usize,
     cancelled: bool,
-    /// Counts how often it was armed, so that a late completion of an earlier arming is told apart.
+    /// Counts how often it was armed, so that its accepts have another name in each ring.
     arming: u16,
 }
 
@@ -34,7 +36,7 @@ impl Listener {
         let Listening { port, tls, socket } = listening;
         let is_v6 = local_address(&socket).is_ok_and(|address| address.is_ipv6());
         let kind = Kind { port, tls, family: if is_v6 { Family::V6 } else { Family::V4 } };
-        Listener { kind, socket: Some(socket), armed: None, cancelled: false, arming: 0 }
+        Listener { kind, socket: Some(socket), armed: None, accepts: 0, cancelled: false, arming: 0 }
     }
 }
 
@@ -103,14 +105,15 @@ impl Kind {
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
-    pub(super) fn accepted(&mut self, listener: u32, arming: u16, ring: u16, result: i32, more: bool) {
+    pub(super) fn accepted(&mut self, listener: u32, ring: u16, result: i32) {
         let Some(entry) = self.listeners.get_mut(listener as usize) else { return };
         let kind = entry.kind;
-        if !more && entry.arming == arming {
+        entry.accepts -= 1;
+        if entry.accepts == 0 {
             entry.armed = None;
             entry.cancelled = false;
-            self.accepting.due = true;
         }
+        self.accepting.due = true;
         match u32::try_from(result) {
             Ok(direct) => {
                 self.stats.accepts += 1;
@@ -367,13 +370,18 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             match (listener.armed, target) {
                 (Some(ring), _) if Some(ring) != target && !listener.cancelled => {
                     listener.cancelled = true;
-                    self.plane.cancel_accept(ring, number as u32, listener.arming);
+                    self.plane.cancel_accepts(ring, number as u32, listener.arming);
                 }
-                (None, Some(ring)) => {
+                (armed, Some(ring)) if !listener.cancelled => {
                     let Some(socket) = &listener.socket else { continue };
-                    listener.armed = Some(ring);
-                    listener.arming = (listener.arming + 1) % ARMINGS;
-                    self.plane.accept(ring, number as u32, listener.arming, socket.as_fd());
+                    if armed.is_none() {
+                        listener.armed = Some(ring);
+                        listener.arming = (listener.arming + 1) % ARMINGS;
+                    }
+                    while listener.accepts < ACCEPTS_PER_TURN {
+                        listener.accepts += 1;
+                        self.plane.accept(ring, number as u32, listener.arming, socket.as_fd());
+                    }
                 }
                 (None, None) if self.accepting.ended => listener.socket = None,
                 _ => {}

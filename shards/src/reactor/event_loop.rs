@@ -11,12 +11,13 @@ use machine::{Effect, Event, Input, Mail};
 use super::input_horizon::SubmitResult;
 use super::{ControlMessage, Machine, Reactor};
 
-// Most items that one turn takes from each source, so that none starves another.
-const SOCKETS_PER_TURN: usize = 1_024;
-const MAILS_PER_LANE_AND_TURN: usize = 512;
-const STORE_REPLIES_PER_TURN: usize = 512;
+// Most items that one turn takes from each source, so that none starves another, and that a turn is short: what is sent
+// in it goes out with the next one.
+const COMPLETIONS_PER_TURN: usize = 128;
+const MAILS_PER_LANE_AND_TURN: usize = 64;
+const REPLIES_PER_TURN: usize = 64;
 const CONTROLS_PER_TURN: usize = 16;
-const DECODES_PER_TURN: usize = 512;
+const DECODES_PER_TURN: usize = 64;
 
 /// Interval at which the numbers are copied out while the shard works.
 pub(super) const PUBLISH_EVERY: TimeSpan = TimeSpan::from_secs(1);
@@ -52,12 +53,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.sent(sent);
         }
         self.drive();
-        worked |= self.begin_handshakes();
         let mut handled = 0;
-        while handled < SOCKETS_PER_TURN
+        let mut busy = false;
+        while handled < COMPLETIONS_PER_TURN
             && let Some(completion) = self.plane.next()
         {
-            worked = true;
+            busy = true;
             handled += 1;
             self.unpublished |= !matches!(completion, Completion::Woken);
             self.complete(completion);
@@ -65,7 +66,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         // Some completions belong to no connection: when none is left, all were handled.
         let handled = if self.plane.has_ready() { handled } else { usize::MAX };
-        self.input_horizon.handled(handled, self.starved.len(), self.undecoded.len());
+        let unread = [self.starved.len(), self.lines.sessions(), self.lines.newcomers()];
+        self.input_horizon.handled(handled, unread, self.undecoded.len());
         let mut told = self.read_controls();
         told |= self.read_lanes();
         told |= self.read_store();
@@ -78,20 +80,20 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let starved = self.starved.len();
         self.feed_starved();
         self.feed_unasked();
-        self.input_horizon.fed(starved - self.starved.len());
+        self.input_horizon.fed([starved - self.starved.len(), 0, 0]);
+        busy |= told | self.read_sessions() | self.plane.has_ready();
+        worked |= self.serve_newcomers(busy) | busy;
         self.flush();
         self.steer_accepting();
         if self.unpublished && self.now.mono.since(self.published) >= PUBLISH_EVERY {
             self.publish();
         }
-        worked || told || self.plane.has_ready()
+        worked || self.plane.has_ready()
     }
 
     fn complete(&mut self, completion: Completion) {
         match completion {
-            Completion::Accepted { listener, arming, ring, result, more } => {
-                self.accepted(listener, arming, ring, result, more);
-            }
+            Completion::Accepted { listener, ring, result } => self.accepted(listener, ring, result),
             Completion::Readable(done) => self.readable(done),
             Completion::Writable(done) => self.writable(done),
             Completion::Received { done, span, result } => self.received(done, span, result),
@@ -108,7 +110,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Tells the machine everything that happened, one input at a time, each with its effects carried out
     /// before the next.
-    fn drive(&mut self) {
+    pub(super) fn drive(&mut self) {
         while let Some(input) = self.inputs.pop_front() {
             self.effects.reserve(limits::EFFECTS_PER_INPUT_MAX);
             self.machine.step(self.now, input, &mut self.effects);
@@ -230,7 +232,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn read_store(&mut self) -> bool {
         let mut worked = false;
-        for _ in 0..STORE_REPLIES_PER_TURN {
+        for _ in 0..REPLIES_PER_TURN {
             let Some((ticket, result)) = self.collected.take().or_else(|| self.store.collect()) else { break };
             worked = true;
             self.inputs.push_back(Input::Stored { ticket, result });
@@ -241,7 +243,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn read_peers(&mut self) -> bool {
         let mut worked = false;
-        for _ in 0..STORE_REPLIES_PER_TURN {
+        for _ in 0..REPLIES_PER_TURN {
             let Some((ticket, reply)) = self.heard.take().or_else(|| self.peers.collect()) else { break };
             worked = true;
             self.inputs.push_back(Input::Peer { ticket, reply });
@@ -252,7 +254,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn read_upstreams(&mut self) -> bool {
         let mut worked = false;
-        for _ in 0..STORE_REPLIES_PER_TURN {
+        for _ in 0..REPLIES_PER_TURN {
             let Some((ticket, reply)) = self.answered.take().or_else(|| self.upstreams.collect()) else { break };
             worked = true;
             self.inputs.push_back(Input::Upstream { ticket, reply });

@@ -211,7 +211,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.limits.keep_alive_timeout
         };
         // Without an armed poll more has come: a late shard has not read it yet.
-        let unread = entry.flags.has(Flags::PARTIAL) && !entry.flags.has(Flags::BLOCKED) && !handshake;
+        let begun = entry.flags.has(Flags::PARTIAL) || entry.port == Port::WebSocket;
+        let unread = begun && !entry.flags.has(Flags::BLOCKED) && !handshake;
         if unread && !entry.flags.has(Flags::POLL_IN) {
             return Verdict::Keep;
         }

@@ -43,8 +43,8 @@ enum HorizonPhase {
     Reap(u32),
     /// Completions left to be handled: their receives are staged, or in line for a span.
     Readable(usize),
-    /// Connections left to be given a span.
-    Feed(usize),
+    /// Connections left to be read: in line for a span, sessions, and newcomers.
+    Feed([usize; 3]),
     /// The next submission: it receives.
     Receive,
     /// Completions left to be handled: bytes are decoded or in line for it.
@@ -89,13 +89,14 @@ impl InputHorizon {
         }
     }
 
-    /// Counts handled completions. `starved` connections are in line for a span, `undecoded` ones for being decoded.
-    pub(super) fn handled(&mut self, completions: usize, starved: usize, undecoded: usize) {
+    /// Counts handled completions. `unread` connections are in line for a span, as sessions, and as newcomers,
+    /// `undecoded` ones for being decoded.
+    pub(super) fn handled(&mut self, completions: usize, unread: [usize; 3], undecoded: usize) {
         match &mut self.step {
             HorizonPhase::Readable(left) => {
                 *left = left.saturating_sub(completions);
                 if *left == 0 {
-                    self.step = if starved == 0 { HorizonPhase::Receive } else { HorizonPhase::Feed(starved) };
+                    self.step = if unread == [0; 3] { HorizonPhase::Receive } else { HorizonPhase::Feed(unread) };
                 }
             }
             HorizonPhase::Received(left) => {
@@ -108,10 +109,11 @@ impl InputHorizon {
         }
     }
 
-    pub(super) fn fed(&mut self, connections: usize) {
+    /// Counts connections that were taken from the lines of [`InputHorizon::handled`].
+    pub(super) fn fed(&mut self, connections: [usize; 3]) {
         let HorizonPhase::Feed(left) = &mut self.step else { return };
-        *left = left.saturating_sub(connections);
-        if *left == 0 {
+        left.iter_mut().zip(connections).for_each(|(left, fed)| *left = left.saturating_sub(fed));
+        if *left == [0; 3] {
             self.step = HorizonPhase::Receive;
         }
     }
@@ -154,21 +156,21 @@ mod tests {
         let mut input_horizon = InputHorizon::new(ms(0));
         assert_eq!(input_horizon.news(), Some(ms(0)));
         enter(&mut input_horizon, 1, 3);
-        input_horizon.handled(2, 0, 0);
+        input_horizon.handled(2, [0, 0, 0], 0);
         assert_eq!(input_horizon.decoded(ms(1), 0), None);
         enter(&mut input_horizon, 2, 9);
-        input_horizon.handled(1, 0, 0);
+        input_horizon.handled(1, [0, 0, 0], 0);
         // Input that became readable meanwhile belongs to another round.
         enter(&mut input_horizon, 3, 2);
-        input_horizon.handled(2, 0, 2);
+        input_horizon.handled(2, [0, 0, 0], 2);
         assert_eq!((input_horizon.decoded(ms(3), 1), input_horizon.news()), (None, None), "one is still in line");
         enter(&mut input_horizon, 4, 0);
-        input_horizon.handled(0, 0, 5);
+        input_horizon.handled(0, [0, 0, 0], 5);
         assert_eq!(input_horizon.decoded(ms(4), 1), None, "in time: told when it is asked for");
         assert_eq!(input_horizon.news(), None, "it was told of that instant");
         for turn in [5, 6] {
             enter(&mut input_horizon, turn, 0);
-            input_horizon.handled(0, 0, 0);
+            input_horizon.handled(0, [0, 0, 0], 0);
             assert_eq!(input_horizon.decoded(ms(turn), 0), None);
         }
         assert_eq!(input_horizon.news(), Some(ms(4)), "the next began when the first was over");
@@ -180,7 +182,7 @@ mod tests {
             let mut input_horizon = InputHorizon::new(ms(0));
             for turn in 0..turns {
                 input_horizon.entered(ms(turn), SubmitResult { ready: 0, more: true, connections: 100 });
-                input_horizon.handled(usize::MAX, 0, 0);
+                input_horizon.handled(usize::MAX, [0, 0, 0], 0);
                 assert!(matches!(input_horizon.step, HorizonPhase::Reap(_)), "turn {turn}");
             }
             input_horizon.entered(ms(9), SubmitResult { ready: 4, more, connections: 100 });
@@ -192,35 +194,54 @@ mod tests {
     fn who_waits_for_a_span_is_waited_for() {
         let mut input_horizon = InputHorizon::new(ms(0));
         enter(&mut input_horizon, 1, 9);
-        input_horizon.handled(9, 5, 0);
-        input_horizon.fed(4);
+        input_horizon.handled(9, [5, 0, 0], 0);
+        input_horizon.fed([4, 0, 0]);
         enter(&mut input_horizon, 2, 4);
-        input_horizon.handled(4, 1, 0);
+        input_horizon.handled(4, [1, 0, 0], 0);
         assert_eq!(input_horizon.decoded(ms(2), 0), None);
-        input_horizon.fed(1);
+        input_horizon.fed([1, 0, 0]);
         enter(&mut input_horizon, 3, 1);
-        input_horizon.handled(1, 0, 0);
+        input_horizon.handled(1, [0, 0, 0], 0);
         input_horizon.decoded(ms(3), 0);
         enter(&mut input_horizon, 4, 0);
-        input_horizon.handled(0, 0, 0);
+        input_horizon.handled(0, [0, 0, 0], 0);
         enter(&mut input_horizon, 5, 0);
-        input_horizon.handled(0, 0, 0);
+        input_horizon.handled(0, [0, 0, 0], 0);
         input_horizon.decoded(ms(5), 0);
         assert_eq!(input_horizon.news(), Some(ms(3)), "the first ended with the last of them");
+    }
+
+    #[test]
+    fn a_round_waits_for_newcomers_that_were_readable_when_it_began() {
+        let mut input_horizon = InputHorizon::new(ms(0));
+        enter(&mut input_horizon, 1, 9);
+        input_horizon.handled(9, [1, 0, 5], 0);
+        input_horizon.fed([1, 0, 0]);
+        input_horizon.fed([0, 0, 4]);
+        for turn in [2, 3] {
+            enter(&mut input_horizon, turn, 0);
+            input_horizon.handled(0, [0, 0, 7], 0);
+            assert_eq!(input_horizon.decoded(ms(turn), 0), None);
+        }
+        input_horizon.fed([0, 0, 1]);
+        enter(&mut input_horizon, 4, 1);
+        input_horizon.handled(1, [0, 0, 6], 0);
+        input_horizon.decoded(ms(4), 0);
+        assert_eq!((input_horizon.until, input_horizon.since), (ms(0), ms(4)), "the round is over");
     }
 
     #[test]
     fn a_round_that_took_long_is_told_at_once_and_a_sleep_is_none() {
         let mut input_horizon = InputHorizon::new(ms(0));
         enter(&mut input_horizon, 1, 0);
-        input_horizon.handled(0, 0, 0);
+        input_horizon.handled(0, [0, 0, 0], 0);
         enter(&mut input_horizon, 3_000, 1);
-        input_horizon.handled(1, 0, 0);
+        input_horizon.handled(1, [0, 0, 0], 0);
         assert_eq!(input_horizon.decoded(ms(3_000), 0), Some(ms(0)));
         input_horizon.slept();
         for at in [9_000, 9_001] {
             enter(&mut input_horizon, at, 0);
-            input_horizon.handled(0, 0, 0);
+            input_horizon.handled(0, [0, 0, 0], 0);
             assert_eq!(input_horizon.decoded(ms(at), 0), None);
         }
         assert_eq!(input_horizon.news(), Some(ms(9_000)));

@@ -3,7 +3,7 @@
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`callers`], [`recv`], [`begun`], [`send`], [`sealed`]
-//! (TLS), [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
+//! (TLS), [`lines`], [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
 //! [`input_horizon`] (silences), [`park`]; [`event_loop`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
@@ -14,6 +14,7 @@ mod caller_rules;
 mod callers;
 mod control;
 mod lingering_close;
+mod lines;
 mod hand_off;
 mod input_horizon;
 mod stats;
@@ -186,6 +187,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     listeners: Vec<accept::Listener>,
     tls: Box<dyn Tls>,
     handshakes: sealed::Handshakes,
+    lines: lines::Lines,
     callers: callers::Callers,
     accepting: accept::Accepting,
     http: http_timeouts::HttpTimeouts,
@@ -262,6 +264,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
             tls,
             handshakes: sealed::Handshakes::default(),
+            lines: lines::Lines::default(),
             callers: callers::Callers::new(parts.callers),
             accepting: accept::Accepting::default(),
             http: http_timeouts::HttpTimeouts::new(
@@ -306,6 +309,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         trim(&mut self.inputs);
         trim(&mut self.undecoded);
         self.handshakes.trim();
+        self.lines.trim();
         self.callers.trim();
         self.plane.trim();
         self.published = self.now.mono;
@@ -313,6 +317,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.connections_max = u64::from(self.limits.connections_max);
         self.stats.enters = self.plane.enters;
+        self.stats.sessions_waiting = self.lines.sessions() as u64;
+        self.stats.newcomers_waiting = (self.lines.newcomers() + self.handshakes.waiting()) as u64;
         self.stats.side_entries = self.buffer_pool.used() as u64;
         self.stats.side_bytes = self.buffer_pool.heap_bytes() as u64;
         let unfinished = self.buffer_pool.unfinished();

@@ -115,7 +115,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::POLL_IN);
-        if may_read(entry.state, entry.flags) && !self.must_wait_for_handshake(conn) {
+        let may = may_read(entry.state, entry.flags);
+        if may && !self.must_wait_for_handshake(conn) && !self.must_wait_in_line(conn) {
             self.start_receive(conn);
         }
     }
@@ -155,7 +156,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             (Ok(len), State::Open | State::Moving) if len > 0 => {
                 self.stats.receives += 1;
                 self.stats.received_bytes += len as u64;
-                return self.ingest(conn, span, len);
+                if let Some(span) = self.keep_for_step(conn, span, len) {
+                    self.ingest(conn, span, len);
+                }
+                return;
             }
             (Ok(len), State::Heading) if len > 0 => return self.read_heading(conn, span, len),
             (Err(_), State::Heading) if result == -libc::EAGAIN => self.want_input(conn),

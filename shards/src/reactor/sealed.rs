@@ -10,7 +10,7 @@ use crate::ring::{ArenaSpan, Flags, PendingOutput, State};
 use crate::tls::{GivenUp, Next, Received, Stage};
 use machine::CloseReason;
 use machine::ids::ConnId;
-use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_TURN};
+use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_SLICE};
 use machine::time::{Instant, TimeSpan};
 
 use super::recv::may_read;
@@ -26,9 +26,9 @@ pub(super) struct Handshakes {
     shaking: VecDeque<(ConnId, Step)>,
     /// Connections that wait for the first step.
     fresh: VecDeque<(ConnId, Step)>,
-    /// First steps that were given in the last turn: those handshakes begin in this one.
-    released: usize,
-    /// Time that the steps of this turn took.
+    /// Bytes that were received for a step and wait in their spans for the time that it takes.
+    received: VecDeque<(ConnId, ArenaSpan, usize)>,
+    /// Time that the steps of this slice took.
     spent: TimeSpan,
 }
 
@@ -43,8 +43,8 @@ enum Step {
 
 /// A handshake that takes longer makes room for one that waits.
 const PATIENCE: TimeSpan = TimeSpan::from_secs(1);
-/// Time that the steps of one turn take, and one step more: others wait for them. A first flight is some 110 us.
-const STEPS_SPAN: TimeSpan = TimeSpan(250_000);
+/// Time that the steps of one slice take, and one step more: others wait for them. A first flight is some 110 us.
+const STEPS_SPAN: TimeSpan = TimeSpan(100_000);
 
 impl Handshakes {
     /// Time at which a handshake has taken long enough to make room for one that waits.
@@ -52,7 +52,12 @@ impl Handshakes {
         self.begun.front().filter(|_| !self.fresh.is_empty()).map(|(_, since)| since.after(PATIENCE))
     }
 
-    /// Returns true if a turn may do another step, when `left` are left.
+    /// Number of connections that wait for a step.
+    pub(super) fn waiting(&self) -> usize {
+        self.shaking.len() + self.fresh.len() + self.received.len()
+    }
+
+    /// Returns true if a slice may do another step, when `left` are left.
     fn has_time(&self, left: usize) -> bool {
         left > 0 && self.spent < STEPS_SPAN
     }
@@ -66,15 +71,23 @@ impl Handshakes {
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
-    /// Begins a turn: some of the connections that wait for a step of their handshake get one, oldest first. Half of
-    /// the steps are for handshakes that have begun, so that neither kind starves the other. Returns true if a step was
-    /// done.
-    pub(super) fn begin_handshakes(&mut self) -> bool {
+    /// Does the steps of one slice: first those whose bytes were received. Then some of the connections that wait for a
+    /// step get one, oldest first. Half of the steps are for handshakes that have begun, so that neither kind starves
+    /// the other. Returns true if a step was done.
+    pub(super) fn step_handshakes(&mut self) -> bool {
         self.handshakes.spent = TimeSpan(0);
-        let released = std::mem::take(&mut self.handshakes.released);
-        let mut room = TLS_HANDSHAKES_MAX.saturating_sub(self.tls.handshakes() + released);
-        let mut left = TLS_STEPS_PER_TURN;
-        self.step_begun(&mut left, TLS_STEPS_PER_TURN / 2);
+        let received = self.handshakes.received.len();
+        while self.handshakes.has_time(1)
+            && let Some((conn, span, len)) = self.handshakes.received.pop_front()
+        {
+            self.step_received(conn, span, len);
+        }
+        if !self.handshakes.received.is_empty() {
+            return true;
+        }
+        let mut room = TLS_HANDSHAKES_MAX.saturating_sub(self.tls.handshakes());
+        let mut left = TLS_STEPS_PER_SLICE;
+        self.step_begun(&mut left, TLS_STEPS_PER_SLICE / 2);
         while self.handshakes.has_time(left)
             && let Some((conn, step)) = self.handshakes.fresh.pop_front()
         {
@@ -87,10 +100,27 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             room = room.saturating_sub(1);
             left -= self.step_handshake(conn, step);
-            self.handshakes.released += 1;
         }
         self.step_begun(&mut left, 0);
-        left < TLS_STEPS_PER_TURN
+        received > 0 || left < TLS_STEPS_PER_SLICE
+    }
+
+    /// Keeps what was received for a step of a handshake until the next slice. Returns the span of another connection.
+    pub(super) fn keep_for_step(&mut self, conn: ConnId, span: ArenaSpan, len: usize) -> Option<ArenaSpan> {
+        if !self.in_handshake(conn) {
+            return Some(span);
+        }
+        self.handshakes.received.push_back((conn, span, len));
+        None
+    }
+
+    /// Does the step for which these bytes were received.
+    fn step_received(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
+        if self.conns.get(conn).is_some_and(|entry| entry.state == State::Open) {
+            self.ingest_sealed(conn, span, len);
+        } else {
+            self.plane.arena.free(span);
+        }
     }
 
     /// Gives steps to handshakes that have begun, until `spared` steps are left.

@@ -60,7 +60,7 @@ impl Arena {
     }
 
     /// A free span, if there is one.
-    pub(super) fn take(&mut self, size: SpanSize) -> Option<ArenaSpan> {
+    pub(crate) fn take(&mut self, size: SpanSize) -> Option<ArenaSpan> {
         match size {
             SpanSize::Small => self.small.pop(),
             SpanSize::Large => self.large.pop(),

@@ -53,9 +53,8 @@ pub fn tables(connections_max: u32, table_max: u32, backlog: u16) -> (u16, u32) 
 }
 
 /// Connections of one table beyond which nothing is accepted into it: 95 %, and less for tables so small that
-/// one burst would fill the rest. A burst is two listeners: a multishot accept takes the whole `backlog` at once, and
-/// the kernel closes what finds no slot. A table of a host that allows few descriptors gives a part of itself at most:
-/// it is for connections, and its ring is one of many.
+/// two full queues of `backlog` would fill the rest. The rest is for connections that other shards send. A table of a
+/// host that allows few descriptors gives a part of itself at most: it is for connections, and its ring is one of many.
 pub(crate) fn accept_limit(table: u32, backlog: u16) -> u32 {
     let burst = 2 * u32::from(backlog);
     let part = (table / 4).min(SMALL_PART).max(table / 8);

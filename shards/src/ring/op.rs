@@ -13,7 +13,7 @@ use machine::limits;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Multishot accept; slot = listener, aux = how often it was armed.
+    /// Accept; slot = listener, aux = how often it was armed.
     Accept = 1,
     /// One-shot poll for input.
     PollIn = 2,
@@ -124,7 +124,7 @@ pub(crate) struct Cqe {
 #[derive(Debug)]
 pub(crate) enum Completion {
     /// A new connection in `direct` of `ring`, or an errno.
-    Accepted { listener: u32, arming: u16, ring: u16, result: i32, more: bool },
+    Accepted { listener: u32, ring: u16, result: i32 },
     /// Input, hang-up, or the poll was removed.
     Readable(CompletionKey),
     /// Room, hang-up, or the poll was removed.

@@ -109,19 +109,19 @@ impl Plane {
         }
     }
 
-    /// Arms a multishot accept of `listener` into the table of `ring`.
+    /// Arms one accept of `listener` into the table of `ring`.
     pub(crate) fn accept(&mut self, ring: u16, listener: u32, arming: u16, fd: BorrowedFd<'_>) {
-        let entry = opcode::AcceptMulti::new(types::Fd(fd.as_raw_fd()))
-            .allocate_file_index(true)
+        let entry = opcode::Accept::new(types::Fd(fd.as_raw_fd()), std::ptr::null_mut(), std::ptr::null_mut())
+            .file_index(Some(types::DestinationSlot::auto_target()))
             .build()
             .user_data(encode_plain(Kind::Accept, usize::from(arming), listener));
         self.stage(ring, &entry);
     }
 
-    /// Ends that accept; its last completion has no `more`.
-    pub(crate) fn cancel_accept(&mut self, ring: u16, listener: u32, arming: u16) {
-        let word = encode_plain(Kind::Accept, usize::from(arming), listener);
-        let entry = opcode::AsyncCancel::new(word).build().user_data(encode_plain(Kind::Ignored, 0, 0));
+    /// Ends the accepts of that arming. Each has its completion all the same.
+    pub(crate) fn cancel_accepts(&mut self, ring: u16, listener: u32, arming: u16) {
+        let accepts = types::CancelBuilder::user_data(encode_plain(Kind::Accept, usize::from(arming), listener)).all();
+        let entry = opcode::AsyncCancel2::new(accepts).build().user_data(encode_plain(Kind::Ignored, 0, 0));
         self.stage(ring, &entry);
     }
 
@@ -331,7 +331,7 @@ impl Plane {
         const PEER: u8 = Kind::Peer as u8;
         const HANDED_OVER: u8 = Kind::HandedOver as u8;
         Some(match kind {
-            ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
+            ACCEPT => Completion::Accepted { listener: done.slot, ring, result },
             POLL_IN => Completion::Readable(done),
             POLL_OUT => Completion::Writable(done),
             RECV => Completion::Received { done, span: ArenaSpan::of_completion(aux), result },

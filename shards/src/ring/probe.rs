@@ -103,7 +103,7 @@ pub fn probe() -> Result<(), ProbeError> {
     let mut operations = Probe::new();
     submitter.register_probe(&mut operations).map_err(|error| ProbeError::of(&error))?;
     for (code, name) in [
-        (opcode::AcceptMulti::CODE, "accept"),
+        (opcode::Accept::CODE, "accept"),
         (opcode::PollAdd::CODE, "poll"),
         (opcode::PollRemove::CODE, "poll removal"),
         (opcode::Recv::CODE, "receive"),

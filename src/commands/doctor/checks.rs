@@ -38,7 +38,7 @@ const FEATURES: &[(&str, (u32, u32))] = &[
     ("POLL_ADD multishot", (5, 13)),
     ("direct descriptors", (5, 15)),
     ("CQE_SKIP_SUCCESS", (5, 17)),
-    ("ACCEPT multishot into a direct descriptor", (5, 19)),
+    ("ACCEPT into a direct descriptor that the kernel chooses", (5, 19)),
     ("COOP_TASKRUN and TASKRUN_FLAG", (5, 19)),
     ("MSG_RING SEND_FD", (6, 0)),
     ("SINGLE_ISSUER", (6, 0)),

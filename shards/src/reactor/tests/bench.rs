@@ -1,7 +1,7 @@
 //! Shards that take turns on the test's thread, and clients that never block.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -176,6 +176,11 @@ impl Client {
     /// Sends what the socket takes now.
     pub(super) fn try_say(&mut self, bytes: &[u8]) -> usize {
         self.stream.write(bytes).unwrap_or(0)
+    }
+
+    /// Ends its side of the stream.
+    pub(super) fn finish(&mut self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
     /// Reads at most `most` bytes that are there.

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::reactor::PlaneLimits;
-use machine::limits::ENDPOINT_RESERVE_MIN;
+use machine::limits::{ACCEPTS_PER_TURN, ENDPOINT_RESERVE_MIN, NEWCOMERS_PER_SLICE, SESSIONS_PER_TURN};
 use machine::time::TimeSpan;
 
 use super::bench::{Bench, Client, run};
+use super::late::time_out;
+use super::toy_tls::ToyClient;
 
 fn small(connections_max: u32) -> Bench {
     let mut limits = PlaneLimits::new(connections_max);
@@ -153,5 +155,130 @@ fn idle_connections_make_room_for_those_who_come() {
         busy.forget();
         busy.say(b"E\n");
         bench.until("the busy one is served", |_| busy.heard().ends_with(b"pong\n"));
+    });
+}
+
+/// Turns in which a session has something.
+const BUSY_TURNS: usize = 200;
+
+/// Newcomers that have said all up to their upgrade, half of them over TLS, and a shard that has read nothing of it.
+fn crowd(bench: &mut Bench) -> Vec<Client> {
+    bench.shards[0].lines.patience = TimeSpan(u64::MAX);
+    let mut crowd = Vec::new();
+    for _ in 0..20 {
+        crowd.push(Client::connect(bench.websocket));
+        crowd.push(Client::connect(bench.websocket_tls));
+    }
+    let taken = bench.shards[0].stats.accepts;
+    bench.until("accepted", |bench| bench.shards[0].stats.accepts == taken + 40);
+    for (number, client) in crowd.iter_mut().enumerate() {
+        if number % 2 == 0 { client.say(b"UP\n") } else { client.say(&ToyClient::flights()[..4]) }
+    }
+    crowd
+}
+
+/// Work of sessions comes before newcomers.
+#[test]
+fn newcomers_wait_unread_while_others_have_work() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut session = bench.websocket();
+        let _crowd = crowd(&mut bench);
+        let receives = bench.shards[0].stats.receives;
+        for _ in 0..BUSY_TURNS {
+            time_out(&mut bench);
+            bench.turn();
+        }
+        session.say(b"E\n");
+        bench.until("an answer", |bench| {
+            time_out(bench);
+            session.heard() == b"pong\n"
+        });
+        let shard = &mut bench.shards[0];
+        assert_eq!((shard.lines.newcomers(), shard.tls.handshakes()), (20, 0));
+        assert_eq!(shard.stats.receives, receives + 1, "that of the session");
+    });
+}
+
+#[test]
+fn newcomers_are_served_in_slices_when_nothing_else_is_to_do() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut crowd = crowd(&mut bench);
+        let mut before = 0;
+        bench.until("all are served", |bench| {
+            let shard = &mut bench.shards[0];
+            let served = shard.machine.opened.len();
+            assert!(served <= before + NEWCOMERS_PER_SLICE, "{before}, then {served}");
+            before = served;
+            served == 20 && shard.tls.handshakes() == 20
+        });
+        assert!(crowd.iter_mut().step_by(2).all(|client| client.heard() == b"101\n"));
+    });
+}
+
+/// Sessions that always have work do not shut newcomers out.
+#[test]
+fn newcomers_that_have_waited_are_served_beside_others() {
+    run(|| {
+        let mut bench = Bench::one();
+        let _session = bench.websocket();
+        let _crowd = crowd(&mut bench);
+        bench.shards[0].lines.patience = TimeSpan(0);
+        bench.until("all are served", |bench| {
+            time_out(bench);
+            let shard = &mut bench.shards[0];
+            shard.machine.opened.len() == 21 && shard.tls.handshakes() == 20
+        });
+    });
+}
+
+/// What waits in the backlog is taken in little by little.
+#[test]
+fn a_turn_accepts_few_connections() {
+    run(|| {
+        let mut bench = Bench::one();
+        bench.turn();
+        let crowd: Vec<Client> = (0..4 * ACCEPTS_PER_TURN).map(|_| Client::connect(bench.websocket)).collect();
+        let mut before = 0;
+        bench.until("all are taken in", |bench| {
+            let now = bench.shards[0].stats.accepts as usize;
+            assert!(now <= before + ACCEPTS_PER_TURN, "{before}, then {now}");
+            before = now;
+            now == crowd.len()
+        });
+    });
+}
+
+/// A crowd of sessions that all have something, or leave, is read little by little; an app server is read at once.
+#[test]
+fn a_turn_reads_few_sessions_and_every_app_server() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut sessions: Vec<Client> = (0..3 * SESSIONS_PER_TURN).map(|_| bench.websocket()).collect();
+        let mut sender = Client::connect(bench.endpoint);
+        bench.settle();
+        let commands = |bench: &Bench| bench.shards[0].stats.commands as usize;
+        let before = commands(&bench);
+        sessions.iter_mut().for_each(|session| session.say(b"E\n"));
+        sender.say(b"E\n");
+        let (mut turns, mut last) = (0, before);
+        bench.until("all are answered", |bench| {
+            let now = commands(bench);
+            assert!(now <= last + SESSIONS_PER_TURN + 1, "{last}, then {now}");
+            turns += usize::from(now > last);
+            last = now;
+            now == before + sessions.len() + 1
+        });
+        assert!(turns >= 3, "{turns} turns");
+        assert_eq!(sender.heard(), b"pong\n");
+        drop(sessions);
+        let mut gone = bench.shards[0].stats.peers_gone as usize;
+        bench.until("all have left", |bench| {
+            let now = bench.shards[0].stats.peers_gone as usize;
+            assert!(now <= gone + SESSIONS_PER_TURN, "{gone}, then {now}");
+            gone = now;
+            gone == 3 * SESSIONS_PER_TURN
+        });
     });
 }

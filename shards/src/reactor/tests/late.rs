@@ -39,7 +39,7 @@ fn a_late_shard_has_heard_only_what_it_has_told() {
 }
 
 /// Something is due: the machine is told until when the shard has heard, then of the time.
-fn time_out(bench: &mut Bench) {
+pub(super) fn time_out(bench: &mut Bench) {
     let conn = bench.shards[0].machine.opened[0];
     bench.shards[0].machine.orders.push(Effect::Ready(conn));
 }

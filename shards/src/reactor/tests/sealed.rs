@@ -6,7 +6,7 @@ use crate::reactor::PlaneLimits;
 use crate::ring::{PendingOutput, SocketMove};
 use crate::tls::Tls as _;
 use machine::ids::{Claim, EmissionId, ShardId, Uaid};
-use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_TURN};
+use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_SLICE};
 use machine::time::TimeSpan;
 use machine::{CloseReason, Hello};
 
@@ -137,6 +137,30 @@ fn close_notify_of_the_client_is_its_end_and_is_answered() {
         bench.until("the end", |_| client.heard() == b"pong\n" && client.socket.end == Some(Ok(())));
         assert_eq!(client.last, Some(b'C'));
         assert!(bench.log(0).contains(&"gone PeerClosed".to_owned()));
+    });
+}
+
+/// The end of the socket is not signed: a request that is not whole by then is cut, and nothing of it is carried out.
+#[test]
+fn a_request_that_is_not_whole_at_the_end_of_the_socket_is_not_carried_out() {
+    run(|| {
+        let mut bench = Bench::one();
+        let half_request = |client: &mut ToyClient| client.sealed(b"E");
+        let awaited_body = |client: &mut ToyClient| client.sealed(b"BODY\nE");
+        let half_record = |client: &mut ToyClient| client.sealed(b"E\n")[..5].to_vec();
+        for (gone, request) in [half_request, awaited_body, half_record].into_iter().enumerate() {
+            let mut client = ToyClient::new(Client::connect(bench.endpoint_tls));
+            client.socket.say(&ToyClient::flights());
+            let bytes = request(&mut client);
+            client.socket.say(&bytes);
+            bench.settle();
+            client.socket.finish();
+            bench.until("the end", |_| client.heard() == b"" && client.socket.end == Some(Ok(())));
+            assert_eq!(client.last, Some(b'C'));
+            let stats = &bench.shards[0].stats;
+            assert_eq!((stats.commands, stats.peers_gone), (0, gone as u64 + 1));
+            assert_eq!(bench.shards[0].buffer_pool.unfinished().used(), 0);
+        }
     });
 }
 
@@ -284,9 +308,9 @@ fn handshakes_beyond_the_bound_wait_and_the_oldest_makes_room() {
         let (begun, mut before, mut said) = (Instant::now(), 0, false);
         bench.until("the last one is through", |bench| {
             let now = bench.shards[0].tls.handshakes();
-            assert!(now <= TLS_HANDSHAKES_MAX && now <= before + TLS_STEPS_PER_TURN, "{before}, then {now}");
+            assert!(now <= TLS_HANDSHAKES_MAX && now <= before + TLS_STEPS_PER_SLICE, "{before}, then {now}");
             let kept = bench.shards[0].buffer_pool.used();
-            assert!(kept <= 2 * TLS_STEPS_PER_TURN, "{kept} connections hold bytes: the others wait in their sockets");
+            assert!(kept <= 2 * TLS_STEPS_PER_SLICE, "{kept} connections hold bytes: the others wait in their sockets");
             if !said && now == TLS_HANDSHAKES_MAX {
                 said = true;
                 late.socket.say(&ToyClient::flights());

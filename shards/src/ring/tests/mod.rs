@@ -46,6 +46,7 @@ impl Kit {
             Completion::Accepted { ring: 0, result, .. } => Some(result as u32),
             _ => None,
         });
+        self.plane.accept(0, 0, 0, self.listener.as_fd());
         (client, ConnId { slot, generation: 0 })
     }
 
