@@ -243,13 +243,16 @@ def test_each_script_names_its_public_sources_and_is_played():
 
 def test_the_matrix_names_each_source_and_each_test():
     matrix, tests = (REPOSITORY / "docs/CLIENTS.md").read_text(), pathlib.Path(__file__).read_text()
+    over_https = (REPOSITORY / "bench/python/test_registration.py").read_text()
     for name, client in CLIENTS.items():
         for source in client["sources"].values():
             missing = [text for text in source.values() if f"`{text}`" not in matrix]
             assert not missing, f"docs/CLIENTS.md does not name {missing} of {name}"
     named = set(re.findall(r"`(test_\w+)`", matrix))
-    there = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
+    there = set(re.findall(r"^def (test_\w+)", tests + over_https, re.MULTILINE))
     assert named <= there, named - there
+    missing = [test for test in re.findall(r"^def (test_\w+)", over_https, re.MULTILINE) if test not in named]
+    assert not missing, missing
     rows = matrix + (REPOSITORY / "docs/PROTOCOL.md").read_text()
     replays = re.findall(r"^def (test_\w+)", tests[: tests.index("# The scripts themselves.")], re.MULTILINE)
     missing = [test for test in replays if f"`{test}`" not in rows]

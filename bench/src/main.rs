@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
 use murre::node::HostClock;
 use murre_bench::scenario::{
-    backlog, bridged, churn, crash, drill, hold, kills, mixed, ping, push, sim, statements, store, storm,
+    backlog, bridged, churn, crash, drill, hold, kills, mixed, phones, ping, push, sim, statements, store, storm,
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference};
 
@@ -41,6 +41,8 @@ enum Command {
     Mixed(mixed::Options),
     /// Pings of user agents and of the server.
     Ping(ping::Options),
+    /// Wake-ups of the radios of phones, with and without pings and a minimum urgency.
+    Phones(phones::Options),
     /// Drain a long backlog of one user and measure what its neighbours notice.
     Backlog(backlog::Options),
     /// Break connections and the server itself, and count what comes back.
@@ -100,7 +102,7 @@ fn serve_ahead(ahead: ServeAhead) -> ExitCode {
 
 /// The others end at once, as any program does.
 fn looks_for_interrupts(command: &Command) -> bool {
-    use Command::{Backlog, Bridged, Churn, Hold, Mixed, Ping, Push, Statements, Store, Storm};
+    use Command::{Backlog, Bridged, Churn, Hold, Mixed, Phones, Ping, Push, Statements, Store, Storm};
     matches!(
         command,
         Hold(_)
@@ -112,6 +114,7 @@ fn looks_for_interrupts(command: &Command) -> bool {
             | Churn(_)
             | Mixed(_)
             | Ping(_)
+            | Phones(_)
             | Backlog(_)
     )
 }
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         Command::Churn(options) => churn::run(&options),
         Command::Mixed(options) => mixed::run(&options),
         Command::Ping(options) => ping::run(&options),
+        Command::Phones(options) => phones::run(&options),
         Command::Backlog(options) => backlog::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Kills(options) => kills::run(&options),

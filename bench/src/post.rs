@@ -97,6 +97,8 @@ pub struct PostSpec<'a> {
     /// `TTL` in seconds.
     pub ttl: u32,
     pub topic: Option<&'a str>,
+    /// `Urgency`; `None` sends no header.
+    pub urgency: Option<&'a str>,
     /// Bytes of the body; those that are too few for a number carry none.
     pub body_bytes: usize,
     /// Number at the start of the body.
@@ -139,9 +141,12 @@ impl PostWriter {
         for part in ["POST ", path, " HTTP/1.1\r\nHost: ", host, "\r\nTTL: ", &ttl, "\r\n"] {
             out.extend_from_slice(part.as_bytes());
         }
-        for (name, value) in
-            [("Authorization: ", authorization), ("Topic: ", letter.topic), ("Encryption: salt=", salt)]
-        {
+        for (name, value) in [
+            ("Authorization: ", authorization),
+            ("Topic: ", letter.topic),
+            ("Urgency: ", letter.urgency),
+            ("Encryption: salt=", salt),
+        ] {
             if let Some(value) = value {
                 [name, value, "\r\n"].into_iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
             }
@@ -203,7 +208,7 @@ mod tests {
     const URL: &str = "http://push.test:8082/wpush/v2/abc";
 
     fn letter(body_bytes: usize) -> PostSpec<'static> {
-        PostSpec { url: URL, ttl: 60, topic: None, body_bytes, number: 77 }
+        PostSpec { url: URL, ttl: 60, topic: None, urgency: None, body_bytes, number: 77 }
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Fleet {
             let publishers = self.driver.publishers.as_mut().unwrap();
             while posted < count && publishers.has_idle() {
                 let url = self.driver.agents.endpoint(posted, 0).unwrap();
-                let letter = PostSpec { url: &url, ttl: 600, topic: None, body_bytes: 58, number: posted as u64 };
+                let letter =
+                    PostSpec { url: &url, ttl: 600, topic: None, urgency: None, body_bytes: 58, number: posted as u64 };
                 publishers.post(letters.write(&letter).unwrap(), letter.number).unwrap();
                 posted += 1;
             }

@@ -4,7 +4,7 @@
 use crate::common::World;
 use crate::common::scenario::{in_place_of, run};
 use murre_bench::result::names;
-use murre_bench::scenario::{churn, hold, mixed, ping, push, store, storm};
+use murre_bench::scenario::{churn, hold, mixed, phones, ping, push, store, storm};
 
 #[test]
 fn hold_reads_memory_at_each_count_and_everybody_answers() {
@@ -107,6 +107,25 @@ fn a_server_that_is_killed_loses_nobody_and_nothing() {
 }
 
 #[test]
+fn impatient_user_agents_come_back_from_a_drain() {
+    let settings = ["--set", "drain.rate=60"];
+    let world = World::with(&settings);
+    let server = &world.server;
+    let command = format!("serve --data-dir {}", world.data_dir().display());
+    let serve = in_place_of(server, &command, "--shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null");
+    let pid = server.pid().to_string();
+    let words = ["--sessions", "120", "--kill", &pid, "--serve", &serve, "--drain", "--retry", "0.05,0.2"];
+    let words = [&words[..], &["--drain-rate", "60", "--back-within", "60", "--patience", "60"]].concat();
+    let outcome = run(server, false, &words, storm::run).good();
+    assert_eq!(outcome.figure("restart: UAIDs lost"), Some(0.0));
+    assert_eq!(outcome.figure("restart: accepted and lost"), Some(0.0));
+    // 108 sessions at 60 a second.
+    assert!(outcome.figure("restart: sessions ended over").unwrap() > 1.0);
+    assert!(outcome.figure("restart: sessions that ended in one second, at most").unwrap() >= 40.0);
+    assert!(outcome.histogram("restart: hello to answer").unwrap().count >= 120);
+}
+
+#[test]
 fn churn_with_newcomers() {
     let world = World::start();
     let words = ["--sessions", "60", "--percent", "1500", "--new", "20", "--away", "0.3", "--seconds", "3"];
@@ -138,4 +157,36 @@ fn pings_of_both_sides_are_answered_and_haste_is_not() {
     let words = ["--sessions", "5", "--every", "100", "--seconds", "15", "--server-interval", "60"];
     let failed = run(&world.server, false, &words, ping::run);
     assert_eq!(failed.failed(), ["pings of the server that came too early"]);
+}
+
+#[test]
+fn websocket_pings_of_user_agents_are_answered() {
+    let world = World::start();
+    let words = ["--sessions", "40", "--frames", "--every", "0.5", "--seconds", "2"];
+    let outcome = run(&world.server, false, &words, ping::run).good();
+    assert!(outcome.figure("pings of user agents answered").unwrap() >= 150.0);
+}
+
+/// An hour of phones in six seconds; a minimum holds messages, and traffic releases them if the server is told so.
+#[test]
+fn phones_count_the_wakeups_of_their_radios() {
+    let words = ["--sessions", "80", "--speed", "600", "--every", "60", "--messages", "12", "--tail", "10"];
+    for release in [0.0, 300.0] {
+        let setting = format!("delivery.release_on_activity={}ms", release * 1_000.0 / 600.0);
+        let world = World::with(&["--set", &setting]);
+        let told = release.to_string();
+        let words = [&words[..], &["--release", &told]].concat();
+        let outcome = run(&world.server, false, &words, phones::run).good();
+        let figure = |name: &str| outcome.figure(name).unwrap_or_else(|| panic!("{name}"));
+        assert!(figure("pings, no minimum: of them by own ping") > 20.0);
+        assert_eq!(figure("no pings, no minimum: of them by own ping"), 0.0);
+        assert!(figure("no pings, no minimum: of them by notification") > 5.0);
+        let held = figure("messages held at the end");
+        if release > 0.0 {
+            assert!(figure("notifications below a minimum, released") > 0.0);
+        } else {
+            let came = |group: &str| figure(&format!("{group}: notifications per phone and hour"));
+            assert!(came("no pings, minimum") < came("no pings, no minimum") && held > 0.0);
+        }
+    }
 }

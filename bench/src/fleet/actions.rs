@@ -124,6 +124,16 @@ impl Agents {
         self.say(agent, |_, _, out| codec::text(out, "{}"))
     }
 
+    /// Sends an empty WebSocket ping.
+    pub fn ping_frame(&mut self, agent: usize) -> bool {
+        self.say(agent, |_, _, out| frame::push(out, frame::PING, &[]))
+    }
+
+    /// Names the minimum urgency of an agent.
+    pub fn set_minimum(&mut self, agent: usize, min: &str) -> bool {
+        self.say(agent, |_, _, out| codec::urgency(out, min))
+    }
+
     /// Registers one more channel; one at a time.
     pub fn register(&mut self, agent: usize) -> bool {
         if self.agents[agent].registering() {

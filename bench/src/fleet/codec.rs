@@ -26,6 +26,10 @@ pub(super) enum Message<'a> {
     },
     Broadcast,
     Pong,
+    /// The answer to a minimum urgency.
+    Urgency {
+        status: u16,
+    },
     /// Any other message, which is ignored.
     Other,
 }
@@ -57,6 +61,7 @@ pub(super) fn read(payload: &[u8]) -> Result<Message<'_>, &'static str> {
         "unregister" => Message::Unregister { status: status() },
         "broadcast" => Message::Broadcast,
         "ping" => Message::Pong,
+        "urgency" => Message::Urgency { status: status() },
         _ => Message::Other,
     })
 }
@@ -149,6 +154,11 @@ pub(super) fn ack(out: &mut Vec<u8>, channel: &str, version: &str) {
     text(out, &format!(r#"{{"messageType":"ack","updates":[{update}]}}"#));
 }
 
+/// `urgency`: the minimum of the user agent.
+pub(super) fn urgency(out: &mut Vec<u8>, min: &str) {
+    text(out, &format!(r#"{{"messageType":"urgency","min":"{min}"}}"#));
+}
+
 /// `nack`.
 pub(super) fn nack(out: &mut Vec<u8>, version: &str, code: u16) {
     text(out, &format!(r#"{{"messageType":"nack","version":"{version}","code":{code}}}"#));
@@ -178,6 +188,7 @@ mod tests {
         assert_eq!(read(json.as_bytes()), Ok(Message::Register { status: 200, endpoint: "http://h/x" }));
         assert_eq!(read(br#"{"status":500}"#), Ok(Message::Other));
         assert_eq!(read(br#"{"messageType":"unregister","status":500}"#), Ok(Message::Unregister { status: 500 }));
+        assert_eq!(read(br#"{"messageType":"urgency","status":404}"#), Ok(Message::Urgency { status: 404 }));
         assert_eq!(read(b"{}"), Ok(Message::Pong));
     }
 

@@ -119,7 +119,7 @@ pub enum AgentEvent {
         /// It had been idle: it was not refused, but lost.
         was_ready: bool,
     },
-    /// A client ping was answered.
+    /// A client ping, `{}` or a WebSocket ping, was answered.
     Pong {
         /// Index in the swarm.
         agent: usize,
@@ -133,6 +133,12 @@ pub enum AgentEvent {
     Registered {
         agent: usize,
         /// 200 when there is one more endpoint.
+        status: u16,
+    },
+    /// A minimum urgency was answered.
+    MinimumSet {
+        agent: usize,
+        /// 200 when it counts.
         status: u16,
     },
     /// An `unregister` was answered.

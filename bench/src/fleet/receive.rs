@@ -92,7 +92,10 @@ impl Agents {
                     self.pings += 1;
                     happenings.push(AgentEvent::Pinged { agent: name.agent as usize });
                 }
-                frame::PONG => {}
+                frame::PONG => {
+                    self.pongs += 1;
+                    happenings.push(AgentEvent::Pong { agent: name.agent as usize });
+                }
                 frame::CLOSE => {
                     frame::push(&mut self.out, frame::CLOSE, payload);
                     return Err(End::Closed(frame::close_code(payload)));
@@ -158,6 +161,9 @@ impl Agents {
             (_, Message::Pong) => {
                 self.pongs += 1;
                 happenings.push(AgentEvent::Pong { agent: index });
+            }
+            (Phase::Idle, Message::Urgency { status }) => {
+                happenings.push(AgentEvent::MinimumSet { agent: index, status });
             }
             (Phase::Idle, Message::Other) => {}
             (_, _) => return Err(self.nonsense("an answer to something else", payload)),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::traffic::Traffic;
-use crate::fleet::AgentEvent;
+use crate::fleet::{AgentEvent, Times};
 
 /// The arrivals of some agents. `P` returns the pause of an agent before its next attempt after a number of ends, or
 /// `None` to give up.
@@ -28,6 +28,8 @@ pub(super) struct Arrivals<P> {
     pub came: u64,
     /// Number of agents that will not arrive.
     pub gave_up: u64,
+    /// Times at which sessions ended that were not the scenario's to end.
+    pub lost: Vec<Instant>,
 }
 
 impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
@@ -42,6 +44,7 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
             attempts: 0,
             came: 0,
             gave_up: 0,
+            lost: Vec::new(),
         }
     }
 
@@ -51,12 +54,12 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
     }
 
     /// Launches the agents that are due, lets all clients work for a moment, until `by` at the latest, and takes in the
-    /// results. `came` is called with each agent that arrived and the time of its arrival.
+    /// results. `came` is called with each agent that arrived, the time of its arrival, and those of its connection.
     pub fn turn(
         &mut self,
         traffic: &mut Traffic,
         by: Option<Instant>,
-        mut came: impl FnMut(usize, Instant),
+        mut came: impl FnMut(usize, Instant, Times),
     ) -> io::Result<()> {
         let now = Instant::now();
         while let Some(agent) = self.due(now) {
@@ -69,11 +72,14 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
         let now = Instant::now();
         for happening in std::mem::take(&mut traffic.others) {
             match happening {
-                AgentEvent::Ready { agent, .. } => {
+                AgentEvent::Ready { agent, times } => {
                     (self.came, self.progress) = (self.came + 1, now);
-                    came(agent, now);
+                    came(agent, now, times);
                 }
-                AgentEvent::Ended { agent, .. } => self.ended(agent, now),
+                AgentEvent::Ended { agent, was_ready, .. } => {
+                    self.lost.extend(was_ready.then_some(now));
+                    self.ended(agent, now);
+                }
                 _ => {}
             }
         }

@@ -152,7 +152,7 @@ fn post_all(
 ) -> io::Result<HashSet<String>> {
     let driver = &mut traffic.driver;
     let mut letters = PostWriter::new(Signing::None);
-    let letter = PostSpec { url, ttl, topic: None, body_bytes: options.body.max(9), number: u64::MAX };
+    let letter = PostSpec { url, ttl, topic: None, urgency: None, body_bytes: options.body.max(9), number: u64::MAX };
     let request = letters.write(&letter).ok_or_else(|| io::Error::other(format!("not an endpoint URL: {url}")))?;
     let mut ids = HashSet::with_capacity(count);
     let (mut posted, mut answered) = (0, 0);
@@ -179,7 +179,7 @@ fn post_all(
 /// The steady load on the other sessions: for `seconds`, or until `over`. Each call is a window of its own.
 fn load(traffic: &mut Traffic, options: &Options, seconds: Option<u64>, over: impl Fn() -> bool) -> io::Result<()> {
     let (bytes, agents) = (options.body.max(9), options.target.sessions);
-    let style = MessageSpec { ttl: TTL, topic: None, body_bytes: bytes, expect: Expect::Once };
+    let style = MessageSpec { ttl: TTL, topic: None, urgency: None, body_bytes: bytes, expect: Expect::Once };
     let rate = Some(f64::from(options.rate));
     let mut stream = match seconds {
         Some(seconds) => Stream::lasting(rate, Duration::from_secs(seconds)),

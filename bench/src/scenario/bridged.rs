@@ -301,7 +301,8 @@ impl Load<'_> {
             publishers.post(&registration(self.options, number, None).to_bytes(), number)?;
         } else {
             let url = &self.endpoints[number as usize % self.endpoints.len()];
-            let letter = PostSpec { url, ttl: 3_600, topic: None, body_bytes: self.options.body, number };
+            let letter =
+                PostSpec { url, ttl: 3_600, topic: None, urgency: None, body_bytes: self.options.body, number };
             let bad = || io::Error::other(format!("the server answered a registration with no URL: {url:?}"));
             publishers.post(self.letters.write(&letter).ok_or_else(bad)?, number)?;
         }

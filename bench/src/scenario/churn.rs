@@ -114,7 +114,7 @@ impl Churn {
     fn go(&mut self, traffic: &mut Traffic, options: &Options, leaves: f64) -> io::Result<()> {
         let (begin, known) = (Instant::now(), options.target.sessions);
         let pace = OpenLoopSchedule::new(begin, leaves);
-        let style = MessageSpec { ttl: 86_400, topic: None, body_bytes: 200, expect: Expect::Once };
+        let style = MessageSpec { ttl: 86_400, topic: None, urgency: None, body_bytes: 200, expect: Expect::Once };
         let mut stream = Stream::lasting(Some(options.rate), Duration::from_secs_f64(options.seconds));
         let mut pick = |_: &crate::delivery_log::DeliveryLog, number: u64| Some((spread(number, known), style));
         // A departure that is due exactly at the end is not part of it.

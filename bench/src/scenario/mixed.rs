@@ -194,7 +194,11 @@ impl Mixed<'_> {
             // 1024 to 4094 bytes on the wire of the peer's test; base64url of a body is a third longer in the frame.
             let body_bytes = 1_024 + (self.traffic.ledger.next() as usize * 158) % 3_071;
             let ttl = if self.is_visitor(agent) { 86_400 } else { self.options.ttl };
-            self.traffic.post(agent, due, &MessageSpec { ttl, topic: None, body_bytes, expect: Expect::Once })?;
+            self.traffic.post(
+                agent,
+                due,
+                &MessageSpec { ttl, topic: None, urgency: None, body_bytes, expect: Expect::Once },
+            )?;
         }
         Ok(())
     }

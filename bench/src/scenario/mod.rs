@@ -30,6 +30,8 @@ pub mod mixed;
 
 pub mod ping;
 
+pub mod phones;
+
 pub mod backlog;
 
 pub mod crash;

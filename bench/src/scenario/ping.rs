@@ -1,4 +1,4 @@
-//! `ping`: the cost of upkeep. Every session sends `{}` in turn and must be answered; the server's own WebSocket pings
+//! `ping`: the cost of upkeep. Every session sends `{}`, or a WebSocket ping, in turn and must be answered; the server's own WebSocket pings
 //! are answered and must not come more often than configured; sessions that ask too often must be closed (PROTOCOL.md
 //! 1.5).
 
@@ -27,6 +27,9 @@ pub struct Options {
     /// interval of 3 s ten thousand sessions are pinged as often a second as a million are with one of 300 s.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub every: f64,
+    /// Sessions send empty WebSocket pings, as OkHttp and Qt do, in place of `{}`. These have no minimum interval.
+    #[arg(long)]
+    pub frames: bool,
     /// Seconds of it.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
@@ -108,7 +111,9 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
         while tally.asked < owed {
             let agent = (tally.asked % beats.len().max(1) as u64) as usize;
             let due = pace.due(tally.asked);
-            if traffic.driver.agents.ping(agent) {
+            let agents = &mut traffic.driver.agents;
+            let sent = if options.frames { agents.ping_frame(agent) } else { agents.ping(agent) };
+            if sent {
                 beats[agent].asked = Some(due);
             }
             tally.asked += 1;

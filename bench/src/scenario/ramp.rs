@@ -66,7 +66,7 @@ fn climb(
             launched = owed;
         }
         let next = pace.filter(|_| launched < count).map(|pace| pace.due(launched));
-        arrivals.turn(traffic, next, |agent, now| {
+        arrivals.turn(traffic, next, |agent, now, _| {
             if let Some(pace) = pace {
                 climb.took.record(now.saturating_duration_since(pace.due(agent.saturating_sub(first) as u64)));
             }

@@ -1,6 +1,6 @@
 //! The server goes and comes again under all sessions: killed with signal 9, told to stop, or restarted by a command.
 //! Every user agent then comes back as Firefox does (PROTOCOL.md 12): after 5 s, and twice as long after each attempt
-//! that failed. Figures: the times at which the first and the last were back; checks: no user agent and no message is
+//! that failed; or as impatient clients do, after a constant pause. Figures: the times at which the first and the last were back; checks: no user agent and no message is
 //! lost.
 
 use std::io;
@@ -38,6 +38,17 @@ pub struct Restart {
     /// Firefox waits 5 s before its first attempt; all its waits are multiplied by this.
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub back_off: f64,
+    /// User agents try again after this many seconds, whatever became of the attempts before, in place of Firefox's
+    /// waits; 0 is at once. Of several values, with commas, each is that of an equal part of them.
+    #[arg(long, value_name = "S,...", value_delimiter = ',', conflicts_with = "back_off")]
+    pub retry: Vec<f64>,
+    /// Seconds from the start of the next server in which all must be back.
+    #[arg(long, value_name = "S")]
+    pub back_within: Option<f64>,
+    /// The server's `drain.rate`: no second may have more ends of sessions, but for a tenth, which the generator may
+    /// read late.
+    #[arg(long, value_name = "N", requires = "drain")]
+    pub drain_rate: Option<f64>,
     /// Handshakes that the generator itself has under way at once while all come back.
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub at_once: usize,
@@ -55,12 +66,14 @@ impl Restart {
 
 /// Number of a hundred users that are away with a stored message when the server goes.
 pub(super) const AWAY_PERCENT: usize = 10;
+/// Share of the closes of a second that the generator may read in the next one.
+const JITTER: f64 = 0.1;
 /// Longest wait for a process to be gone.
 const GONE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Posts for a moment, so that some messages are half way when the server goes.
 pub(super) fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Result<()> {
-    let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+    let style = MessageSpec { ttl: 3_600, topic: None, urgency: None, body_bytes: 200, expect: Expect::Once };
     let there = |number: u64| (number as usize * 101 + AWAY_PERCENT) % sessions.max(1);
     let stream = Stream::lasting(Some(options.doomed_rate), Duration::from_secs(1));
     traffic.run(stream, |_, number| Some((there(number), style)))
@@ -90,28 +103,68 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-pub(super) fn replace(options: &Restart) -> io::Result<Option<Serving>> {
-    if let Some(command) = &options.restart {
-        let status = shell(command).status()?;
-        return match status.success() {
-            true => Ok(None),
-            false => Err(io::Error::other(format!("--restart ended with {status}"))),
-        };
-    }
-    let pid = options.kill.and_then(|pid| Pid::from_raw(pid as i32));
-    let (Some(pid), Some(serve)) = (pid, &options.serve) else {
-        return Err(io::Error::other("--kill needs a process id and --serve"));
-    };
-    kill_process(pid, if options.drain { Signal::TERM } else { Signal::KILL })?;
-    let deadline = Instant::now() + GONE_PATIENCE;
-    while running(pid) {
-        if Instant::now() > deadline {
-            return Err(io::Error::other(format!("{pid:?} is still there after {GONE_PATIENCE:?}")));
+/// The place of the server: first it ends, then the place is empty, and then the next one serves.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    options: &'a Restart,
+    stage: Stage,
+    /// The next server, if this scenario started it.
+    serving: Option<Serving>,
+    /// Time from which the place is served again.
+    served: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Ending { pid: Pid, deadline: Instant },
+    Empty { until: Instant },
+    Served,
+}
+
+impl<'a> Place<'a> {
+    /// Ends the server, and returns without waiting for its end. A command that restarts it is waited for.
+    pub(super) fn leave(options: &'a Restart) -> io::Result<Place<'a>> {
+        let place = |stage| Place { options, stage, serving: None, served: None };
+        if let Some(command) = &options.restart {
+            let status = shell(command).status()?;
+            return match status.success() {
+                true => Ok(Place { served: Some(Instant::now()), ..place(Stage::Served) }),
+                false => Err(io::Error::other(format!("--restart ended with {status}"))),
+            };
         }
-        std::thread::sleep(Duration::from_millis(5));
+        let pid = options.kill.and_then(|pid| Pid::from_raw(pid as i32)).filter(|_| options.serve.is_some());
+        let pid = pid.ok_or_else(|| io::Error::other("--kill needs a process id and --serve"))?;
+        kill_process(pid, if options.drain { Signal::TERM } else { Signal::KILL })?;
+        Ok(place(Stage::Ending { pid, deadline: Instant::now() + GONE_PATIENCE }))
     }
-    std::thread::sleep(Duration::from_secs_f64(options.down.max(0.0)));
-    Ok(Some(Serving(shell(&format!("exec {serve}")).spawn()?)))
+
+    /// Takes the next step if its time has come.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        match self.stage {
+            Stage::Ending { pid, deadline } if running(pid) => {
+                if now > deadline {
+                    return Err(io::Error::other(format!("{pid:?} is still there after {GONE_PATIENCE:?}")));
+                }
+            }
+            Stage::Ending { .. } => {
+                let until = now + Duration::from_secs_f64(self.options.down.max(0.0));
+                self.stage = Stage::Empty { until };
+            }
+            Stage::Empty { until } if now >= until => {
+                let serve = self.options.serve.as_deref().unwrap_or_default();
+                self.serving = Some(Serving(shell(&format!("exec {serve}")).spawn()?));
+                (self.stage, self.served) = (Stage::Served, Some(now));
+            }
+            Stage::Empty { .. } | Stage::Served => {}
+        }
+        Ok(())
+    }
+
+    /// The next server, if this scenario started it.
+    pub(super) fn serving(self) -> Option<Serving> {
+        self.serving
+    }
 }
 
 /// Returns true if it still runs; a process that waits for its parent to reap it is gone.
@@ -124,44 +177,105 @@ fn running(pid: Pid) -> bool {
 /// Times at which the user agents came back.
 pub(super) struct Back {
     took: Latency,
+    /// From a hello to its answer.
+    hello: Latency,
     attempts: u64,
     first: Option<Duration>,
     all: Option<Duration>,
+    /// From the start of the next server to the return of the last.
+    since_served: Option<Duration>,
+    /// Sessions that ended in one second, at most.
+    ended_most: usize,
+    /// Time from the first of these ends to the last.
+    ending: Duration,
 }
 
 impl Back {
-    pub(super) fn show(&self, report: &mut Report, back_off: f64) {
+    pub(super) fn show(&self, report: &mut Report, options: &Restart) {
         let seconds = |span: Option<Duration>| span.map_or(f64::NAN, |span| span.as_secs_f64());
         report.add("restart: until the first was back", seconds(self.first), "s");
         report.add("restart: until all were back", seconds(self.all), "s");
+        let since = "restart: from the start of the next server until all were back";
+        match options.back_within {
+            Some(most) => report.check_at_most(since, seconds(self.since_served), most, "s"),
+            None => report.add(since, seconds(self.since_served), "s"),
+        }
         self.took.show(report, "restart: until back");
+        self.hello.show(report, "restart: hello to answer");
         report.add("restart: attempts", self.attempts, "");
-        report.add("restart: back-off scaled by", back_off, "");
+        match &options.retry[..] {
+            [] => report.add("restart: back-off scaled by", options.back_off, ""),
+            pauses => report.add("restart: pauses before each attempt", format!("{pauses:?}"), "s"),
+        }
+        report.add("restart: sessions ended over", self.ending.as_secs_f64(), "s");
+        let most = "restart: sessions that ended in one second, at most";
+        match options.drain_rate {
+            Some(rate) => report.check_at_most(most, self.ended_most as f64, rate * (1.0 + JITTER), ""),
+            None => report.add(most, self.ended_most as u64, ""),
+        }
     }
 }
 
+/// The most of these instants, which are in order, that lie within one second.
+fn most_in_a_second(instants: &[Instant]) -> usize {
+    let mut from = 0;
+    let within = |(at, instant): (usize, &Instant)| {
+        while *instant - instants[from] >= Duration::from_secs(1) {
+            from += 1;
+        }
+        at + 1 - from
+    };
+    instants.iter().enumerate().map(within).max().unwrap_or(0)
+}
+
+/// Lets user agents come back while the place of the server is left and taken again, until all are back.
 pub(super) fn come_back(
     traffic: &mut Traffic,
-    options: &Restart,
+    place: &mut Place<'_>,
     away: &[usize],
     went: Instant,
     patience: Duration,
 ) -> io::Result<Back> {
-    let all = traffic.driver.agents.count();
-    let mut arrivals = Arrivals::new(0..all, |agent, ends| Some(wait(agent, ends, options.back_off)));
+    let (all, options) = (traffic.driver.agents.count(), place.options);
+    let mut arrivals = Arrivals::new(0..all, |agent, ends| Some(options.wait(agent, ends)));
     for agent in away {
-        arrivals.expect(*agent, went + wait(*agent, 0, options.back_off));
+        arrivals.expect(*agent, went + options.wait(*agent, 0));
     }
-    let mut back = Back { took: Latency::default(), attempts: 0, first: None, all: None };
+    let mut back = Back {
+        took: Latency::default(),
+        hello: Latency::default(),
+        attempts: 0,
+        first: None,
+        all: None,
+        since_served: None,
+        ended_most: 0,
+        ending: Duration::ZERO,
+    };
     while back.all.is_none() && !arrivals.has_stalled(patience) {
-        arrivals.turn(traffic, None, |_, now| {
+        place.turn()?;
+        arrivals.turn(traffic, None, |_, now, times| {
             back.took.record(now - went);
+            back.hello.record(times.hello());
             back.first.get_or_insert(now - went);
         })?;
-        back.all = (traffic.driver.agents.connected() == all).then(|| went.elapsed());
+        if let Some(served) = place.served.filter(|_| traffic.driver.agents.connected() == all) {
+            (back.all, back.since_served) = (Some(went.elapsed()), Some(served.elapsed()));
+        }
     }
     back.attempts = arrivals.attempts;
+    back.ended_most = most_in_a_second(&arrivals.lost);
+    back.ending = arrivals.lost.first().zip(arrivals.lost.last()).map_or(Duration::ZERO, |(a, b)| *b - *a);
     Ok(back)
+}
+
+impl Restart {
+    /// Pause of an agent before its next attempt after `failures` failed ones.
+    fn wait(&self, agent: usize, failures: u8) -> Duration {
+        match &self.retry[..] {
+            [] => wait(agent, failures, self.back_off),
+            pauses => Duration::from_secs_f64(pauses[agent % pauses.len()].max(0.0)),
+        }
+    }
 }
 
 /// Firefox's wait before the next attempt after `failures` failed ones, a quarter more or less.
@@ -189,21 +303,47 @@ mod tests {
         assert_eq!(wait(5, 3, 0.0), Duration::ZERO);
     }
 
-    #[test]
-    fn a_restart_that_fails_is_an_error() {
-        let options = |restart: Option<&str>| Restart {
+    fn options(restart: Option<&str>) -> Restart {
+        Restart {
             restart: restart.map(str::to_owned),
             kill: None,
             serve: None,
             drain: false,
             down: 0.0,
             back_off: 1.0,
+            retry: Vec::new(),
+            back_within: None,
+            drain_rate: None,
             at_once: 1,
             doomed_rate: 1.0,
-        };
-        assert!(replace(&options(Some("true"))).unwrap().is_none());
-        assert!(replace(&options(Some("exit 3"))).unwrap_err().to_string().contains('3'));
+        }
+    }
+
+    #[test]
+    fn a_restart_that_fails_is_an_error() {
+        let restarts = options(Some("true"));
+        assert!(Place::leave(&restarts).unwrap().served.is_some());
+        assert!(Place::leave(&options(Some("exit 3"))).unwrap_err().to_string().contains('3'));
         assert!(!options(None).wanted());
-        assert!(replace(&options(None)).is_err());
+        assert!(Place::leave(&options(None)).is_err());
+    }
+
+    #[test]
+    fn impatient_agents_wait_as_told_however_often_they_failed() {
+        let mut options = options(None);
+        assert!(options.wait(0, 3) > Duration::from_secs(20), "as Firefox");
+        options.retry = vec![0.0, 1.0];
+        for failures in [0, 1, 200] {
+            assert_eq!([0, 1, 2].map(|agent| options.wait(agent, failures).as_secs()), [0, 1, 0]);
+        }
+    }
+
+    #[test]
+    fn the_fullest_second_is_found_wherever_it_begins() {
+        let begin = Instant::now();
+        let at = |ms: &[u64]| ms.iter().map(|ms| begin + Duration::from_millis(*ms)).collect::<Vec<_>>();
+        assert_eq!(most_in_a_second(&[]), 0);
+        assert_eq!(most_in_a_second(&at(&[0, 500, 1_000, 1_400, 1_499])), 4, "the first and 1,000 are two seconds");
+        assert_eq!(most_in_a_second(&at(&[0, 1_000, 2_000])), 1);
     }
 }

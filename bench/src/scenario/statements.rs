@@ -198,7 +198,7 @@ impl Count<'_> {
     /// Posts the configured number of messages to each user; those to one user one after the other.
     fn post(&mut self) -> io::Result<()> {
         let (users, messages) = (self.users(), self.messages());
-        let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+        let style = MessageSpec { ttl: 3_600, topic: None, urgency: None, body_bytes: 200, expect: Expect::Once };
         let (first, created) = (self.traffic.ledger.next(), self.traffic.ledger.created());
         let stream = Stream::counting(None, messages);
         self.traffic.run(stream, |_, number| Some((((number - first) % users) as usize, style)))?;

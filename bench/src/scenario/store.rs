@@ -104,7 +104,7 @@ fn store(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::R
     traffic.run(stream, |ledger, number| {
         let agent = spread(number, target.sessions);
         let body_bytes = options.body[number as usize % options.body.len()];
-        let plain = MessageSpec { ttl: TTL, topic: None, body_bytes, expect: Expect::Once };
+        let plain = MessageSpec { ttl: TTL, topic: None, urgency: None, body_bytes, expect: Expect::Once };
         // Of each hundred the first have a topic, the next expire.
         let style = match number % 100 {
             percent if percent < options.topics => {

@@ -162,14 +162,13 @@ impl Storm<'_> {
         let (refused, created) = (self.traffic.ledger.sums().refused, self.traffic.ledger.created());
         restart::doomed(&mut self.traffic, options, self.options.target.sessions)?;
         let went = Instant::now();
-        let serving = restart::replace(options)?;
-        if let Some((killed, serving)) = options.kill.zip(serving) {
+        let mut place = restart::Place::leave(options)?;
+        let patience = self.patience();
+        let back = restart::come_back(&mut self.traffic, &mut place, &away, went, patience)?;
+        if let Some((killed, serving)) = options.kill.zip(place.serving()) {
             self.keep(killed, serving);
         }
-        self.traffic.driver.view.stage("all come back", self.options.target.sessions);
-        let patience = self.patience();
-        let back = restart::come_back(&mut self.traffic, options, &away, went, patience)?;
-        back.show(&mut self.report, self.options.restart.back_off);
+        back.show(&mut self.report, options);
         self.show_used();
         self.traffic.await_all(patience)?;
         let sums = self.traffic.ledger.sums();
@@ -325,7 +324,7 @@ impl Storm<'_> {
     }
 
     fn post(&mut self, chosen: &[usize]) -> io::Result<()> {
-        let style = MessageSpec { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+        let style = MessageSpec { ttl: 3_600, topic: None, urgency: None, body_bytes: 200, expect: Expect::Once };
         let mut agents = chosen.iter();
         let stream = Stream::counting(None, chosen.len() as u64);
         self.traffic.run(stream, |_, _| agents.next().map(|agent| (*agent, style)))?;

@@ -23,6 +23,8 @@ pub struct MessageSpec<'a> {
     /// `TTL` in seconds.
     pub ttl: u32,
     pub topic: Option<&'a str>,
+    /// `Urgency`; `None` sends no header.
+    pub urgency: Option<&'a str>,
     /// Bytes of its body; 1 to 8 become 9, which hold its number.
     pub body_bytes: usize,
     /// Number of times it must come.
@@ -203,7 +205,8 @@ impl Traffic {
         }
         let url = self.driver.agents.endpoint(agent, 0).unwrap_or_default();
         let number = self.ledger.next();
-        let letter = PostSpec { url: &url, ttl: style.ttl, topic: style.topic, body_bytes, number };
+        let letter =
+            PostSpec { url: &url, ttl: style.ttl, topic: style.topic, urgency: style.urgency, body_bytes, number };
         match self.letters.write(&letter) {
             Some(request) => {
                 publishers.post(request, number)?;

@@ -80,6 +80,7 @@ impl Options {
         let style = |number: u64| MessageSpec {
             ttl: self.ttl,
             topic: None,
+            urgency: None,
             body_bytes: self.body[number as usize % self.body.len()],
             // With TTL 0 a session that is just gone costs its message.
             expect: if self.ttl == 0 { Expect::Perhaps } else { Expect::Once },

@@ -50,6 +50,11 @@ impl ShardMachine {
 
     /// Sends the waiting messages of the window, and requests the next page if there is room for it.
     pub(super) fn continue_drain(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
+        // The last direct among what is held may have ended unsaved. A blocked socket still gives back frames.
+        let link = self.sessions.live(at).link;
+        if link.minimum() > Urgency::VeryLow && !link.is_blocked() {
+            self.leave_held(at);
+        }
         self.send_waiting(cx, at);
         let session = self.sessions.live(at);
         let (uaid, blocked, index) =

@@ -30,6 +30,10 @@ impl ShardMachine {
         let Some(minimum) = minimum.filter(|_| mode == Mode::WebPush) else {
             return self.minimum_answered(cx, at, 404);
         };
+        // While it was very low, the message did not count as traffic (`heard_from`).
+        if minimum > Urgency::VeryLow && self.config.release_on_activity > TimeSpan(0) {
+            self.stay_awake(cx, at);
+        }
         if !stored {
             // The first register writes it.
             self.minimum_answered(cx, at, 200);
@@ -223,18 +227,24 @@ impl ShardMachine {
         if span == TimeSpan(0) || link.minimum() == Urgency::VeryLow {
             return;
         }
-        let now = cx.now.mono;
-        let until = now.after(span);
+        let slept = self.stay_awake(cx, at);
         let active = self.activate(at);
-        // The end of the last time may have come unheard.
-        let slept = active.awake.replace(until).is_none_or(|ended| ended <= now);
         let due = slept && active.window.release(Urgency::VeryLow);
         // A check that runs since it woke finds all of it.
         let unread = link.holds() && (slept || active.drain.clear());
-        self.arm_active_at(at, until);
         if unread || due {
             self.release(cx, at);
         }
+    }
+
+    /// Begins the time in which held messages may go out, and arms its end. Returns true if the last one is over.
+    fn stay_awake(&mut self, cx: &StepContext<'_>, at: SlabKey) -> bool {
+        let now = cx.now.mono;
+        let until = now.after(self.config.release_on_activity);
+        // The end of the last time may have come unheard.
+        let slept = self.activate(at).awake.replace(until).is_none_or(|ended| ended <= now);
+        self.arm_active_at(at, until);
+        slept
     }
 
     /// Ends the time in which held messages may go out.

@@ -5,6 +5,7 @@ mod mesh;
 mod script;
 
 mod attempts;
+mod awake;
 mod cancels;
 mod cluster;
 mod conversation;
