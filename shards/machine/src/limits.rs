@@ -112,8 +112,8 @@ pub const BACKLOG_MIN: u16 = 16;
 /// As above.
 pub const BACKLOG_MAX: u16 = u16::MAX;
 
-/// Connections that one turn of a shard takes from each of its listening sockets: about 100 us of the kernel. A multishot
-/// accept would take the whole backlog at once, 20 ms. Queue: the others wait in the backlog.
+/// Connections that one turn of a shard takes from each of its listening sockets: about 100 us of the kernel. A
+/// multishot accept would take the whole backlog at once, 20 ms. Queue: the others wait in the backlog.
 pub const ACCEPTS_PER_TURN: usize = 16;
 
 /// Connections of one shard's endpoint port that are admitted however many WebSockets there are, at least: see
@@ -165,7 +165,8 @@ pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// `tls.handshake_timeout` ends those that wait for longer.
 pub const TLS_HANDSHAKES_MAX: usize = 1_024;
 /// Steps of handshakes in one slice of a shard for newcomers. One takes about 120 us with ECDSA P-256 and a millisecond
-/// with RSA; none begins after those of the slice took 100 us. Backpressure: the others wait unread for the next slices.
+/// with RSA; none begins after those of the slice took 100 us. Backpressure: the others wait unread for the next
+/// slices.
 pub const TLS_STEPS_PER_SLICE: usize = 8;
 /// Sessions that one turn of a shard reads: about 100 us. App servers and other nodes are read at once. Backpressure:
 /// the others wait unread for the next turns.

@@ -3,9 +3,9 @@
 //! A crowd that connects, or leaves, must not delay notifications. So the connections of user agents wait in line,
 //! unread, and a turn reads few of them. Those of app servers and other nodes are read at once.
 //!
-//! Newcomers are WebSockets before their upgrade, and connections before the end of their TLS handshake. They are served
-//! in slices: in a turn in which nothing else was to do, or when they have waited for [`NEWCOMERS_PATIENCE`]. Their line
-//! bounds what follows, too: hellos, and reads of storage for them, come no faster than upgrades.
+//! Newcomers are WebSockets before their upgrade, and connections before the end of their TLS handshake. They are
+//! served in slices: in a turn in which nothing else was to do, or when they have waited for [`NEWCOMERS_PATIENCE`].
+//! Their line bounds what follows, too: hellos, and reads of storage for them, come no faster than upgrades.
 
 use std::collections::VecDeque;
 

@@ -25,7 +25,7 @@ counters! {
         counter received_bytes: "Bytes received.",
         counter receives_starved: "Receives, and questions for the address of a peer, that waited for a free span.",
         gauge sessions_waiting: "Sessions whose bytes wait unread while others are read.",
-        gauge newcomers_waiting: "Connections that wait unread for their upgrade, or for a step of their TLS handshake, while others are served.",
+        gauge newcomers_waiting: "Connections that wait unread for their upgrade or a step of their TLS handshake.",
         counter input_refused: "Connections ended because those of the shard held too much unfinished input.",
         counter input_evicted: "Connections ended because their unfinished input was the oldest and memory was tight.",
         counter commands: "Requests decoded.",

@@ -1,4 +1,4 @@
-//! Addresses of peers. An accept into a direct descriptor is not asked for them. SO_PEERNAME by io_uring's getsockopt does, also for
+//! Addresses of peers. Accepts do not ask for them. SO_PEERNAME by io_uring's getsockopt does, also for
 //! direct descriptors (Linux 6.7).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

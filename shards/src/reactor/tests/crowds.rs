@@ -233,7 +233,7 @@ fn newcomers_that_have_waited_are_served_beside_others() {
     });
 }
 
-/// What waits in the backlog is taken in little by little.
+/// A backlog is taken in little by little.
 #[test]
 fn a_turn_accepts_few_connections() {
     run(|| {
