@@ -176,8 +176,8 @@ impl BridgeDriver {
         let in_force = |number: &u64| names.values().any(|of| of == number);
         profiles.retain(|number, profile| in_force(number) || profile.in_flight > 0 || !profile.waiting.is_empty());
         for number in names.values() {
-            if let Some(profile) = profiles.get(number) {
-                profile.service.bridge.tick(now);
+            if let Some(profile) = profiles.get_mut(number) {
+                profile.tick(now);
             }
         }
         self.show(now);
