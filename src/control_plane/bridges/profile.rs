@@ -243,7 +243,7 @@ impl Profile {
         }
         self.stats.replied(&judgement, now.saturating_duration_since(since));
         if let Some((queue, ticket)) = call.back {
-            queue.push(ticket, judgement.outcome);
+            queue.leave(ticket, judgement.outcome);
         }
     }
 }
