@@ -1,10 +1,14 @@
 //! Every load scenario at a size for tests, against the server itself. The tests do not judge the figures; they check
 //! only that the figures are there.
 
+use std::net::Ipv4Addr;
+
+use murre_bench::result::names;
+use murre_bench::scenario::{bridged, churn, hold, mixed, phones, ping, push, store, storm};
+use upstream::{Service, Upstream};
+
 use crate::common::World;
 use crate::common::scenario::{in_place_of, run};
-use murre_bench::result::names;
-use murre_bench::scenario::{churn, hold, mixed, phones, ping, push, store, storm};
 
 #[test]
 fn hold_reads_memory_at_each_count_and_everybody_answers() {
@@ -189,4 +193,38 @@ fn phones_count_the_wakeups_of_their_radios() {
             assert!(came("no pings, minimum") < came("no pings, no minimum") && held > 0.0);
         }
     }
+}
+
+#[test]
+fn phones_of_both_services_are_notified_and_a_silent_service_is_told_apart() {
+    let (runtime, papers) = (tokio::runtime::Runtime::new().unwrap(), tempfile::tempdir().unwrap());
+    let upstream = runtime.block_on(Upstream::start(Ipv4Addr::LOCALHOST.into(), papers.path())).unwrap();
+    let file = |name: &str| papers.path().join(name).display().to_string();
+    let settings = [
+        "bridge.auth_keys=key-of-the-scenarios".to_owned(),
+        format!("bridge.ca_file={}", file(upstream::CA)),
+        format!("bridge.fcm.base_url=https://localhost:{}", upstream.google.port()),
+        format!("bridge.fcm.credentials={}", file(upstream::FCM_CREDENTIALS)),
+        format!("bridge.apns.channels={}", file(upstream::APNS_CHANNELS)),
+        "bridge.apns.timeout=0.3".to_owned(),
+    ];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting.as_str()]).collect();
+    let (world, control) = (World::with(&settings), upstream.control.to_string());
+    let words = ["--upstream", &control, "--rate", "100", "--idle", "0.2", "--warmup", "0", "--settle", "0.1"];
+    let run = |more: &[&str]| run(&world.server, false, &[&words[..], more].concat(), bridged::run).good();
+    let notified = run(&["--bridge", "fcm", "--sessions", "10", "--seconds", "1"]);
+    let sent = notified.figure("service answers: answers 201").unwrap();
+    assert!(sent > 0.0 && upstream.state.count(Service::Fcm) as f64 >= sent);
+    let (cpu, memory) =
+        ("service answers: server CPU per POST without that of the idle server", "resident memory after");
+    assert!(notified.figure(cpu).is_some() && notified.figure(memory).is_some_and(|bytes| bytes > 1e6));
+    let registered = run(&["--bridge", "fcm", "--sessions", "1", "--seconds", "0.5", "--registrations"]);
+    assert!(registered.figure("service answers: answers 200").unwrap() > 0.0);
+    // Later, the stand-in would count streams that it left without an answer and that the server has reset.
+    assert!(upstream.state.violations().is_empty(), "{:?}", upstream.state.violations());
+    let silent = ["--bridge", "apns", "--sessions", "10", "--seconds", "0.5", "--stall", "1", "--recovery", "0.5"];
+    let silent = run(&silent);
+    assert!(silent.figure("service answers: answers 201").unwrap() > 0.0);
+    assert_eq!(silent.figure("service silent: answers 201"), None);
+    assert!(silent.figure("service silent: answers 502").unwrap() > 0.0, "by the deadline of the server");
 }

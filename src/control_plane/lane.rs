@@ -101,6 +101,8 @@ pub(super) struct Call<Op, Reply> {
 pub(super) struct ReplyQueue<Reply> {
     replies: SegQueue<(StoreTicket, Reply)>,
     waker: Arc<dyn Fn() + Send + Sync>,
+    /// Replies were left since the last wake-up.
+    is_due: AtomicBool,
 }
 
 impl<Reply> ReplyQueue<Reply> {
@@ -108,6 +110,19 @@ impl<Reply> ReplyQueue<Reply> {
     pub fn push(&self, ticket: StoreTicket, reply: Reply) {
         self.replies.push((ticket, reply));
         (self.waker)();
+    }
+
+    /// Leaves a reply, which the shard reads after [`ReplyQueue::wake_if_due`]: several replies share a wake-up.
+    pub fn leave(&self, ticket: StoreTicket, reply: Reply) {
+        self.replies.push((ticket, reply));
+        self.is_due.store(true, Ordering::Release);
+    }
+
+    /// Wakes the shard if a reply was left for it.
+    pub fn wake_if_due(&self) {
+        if self.is_due.swap(false, Ordering::AcqRel) {
+            (self.waker)();
+        }
     }
 }
 
@@ -166,8 +181,13 @@ pub(super) struct ShardEnd<Reply> {
 impl<Reply> ShardEnd<Reply> {
     /// `waker` is called when there are replies.
     pub fn new(waker: Arc<dyn Fn() + Send + Sync>) -> ShardEnd<Reply> {
-        let replies = Arc::new(ReplyQueue { replies: SegQueue::new(), waker });
+        let replies = Arc::new(ReplyQueue { replies: SegQueue::new(), waker, is_due: AtomicBool::new(false) });
         ShardEnd { replies, outstanding: 0, refused: VecDeque::new() }
+    }
+
+    /// Returns the queue of its replies.
+    pub fn replies(&self) -> Arc<ReplyQueue<Reply>> {
+        Arc::clone(&self.replies)
     }
 
     /// Makes a call with `push`, which returns false if there is no room. It is refused beyond `most` calls without a
@@ -193,5 +213,34 @@ impl<Reply> ShardEnd<Reply> {
         assert!(self.outstanding > 0, "a reply answers a call");
         self.outstanding -= 1;
         Some(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_that_are_left_share_a_wake_up() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&wakes);
+        let waker = Arc::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        let mut end: ShardEnd<u8> = ShardEnd::new(waker);
+        let replies = end.replies();
+        let tickets = [1, 2].map(|index| StoreTicket { index, generation: 0 });
+        tickets.iter().for_each(|ticket| end.submit(*ticket, 2, |_| true));
+        replies.wake_if_due();
+        assert_eq!(wakes.load(Ordering::SeqCst), 0, "nothing was left");
+        tickets.iter().for_each(|ticket| replies.leave(*ticket, 7));
+        assert_eq!(wakes.load(Ordering::SeqCst), 0);
+        replies.wake_if_due();
+        replies.wake_if_due();
+        assert_eq!(wakes.load(Ordering::SeqCst), 1);
+        assert_eq!(
+            [end.collect(0), end.collect(0), end.collect(0)],
+            [Some((tickets[0], 7)), Some((tickets[1], 7)), None]
+        );
     }
 }

@@ -60,15 +60,26 @@ impl BridgeDriver {
         let bell = queue.lane.bell()?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // While calls come close together, no call is taken before this time: those that come until then share the
+        // wake-ups of this thread and of the shards, and the writes of a connection.
+        let (mut gathers_until, mut taken_at) = (None, None);
         loop {
             tokio::select! {
-                call = queue.lane.pop(&bell) => {
+                () = reached(gathers_until), if gathers_until.is_some() => gathers_until = None,
+                call = queue.lane.pop(&bell), if gathers_until.is_none() => {
                     self.reload();
                     self.take(call?);
-                    for _ in 1..CALLS_AT_ONCE {
-                        let Some(call) = queue.lane.try_pop() else { break };
+                    let mut taken = 1;
+                    while taken < CALLS_AT_ONCE
+                        && let Some(call) = queue.lane.try_pop()
+                    {
                         self.take(call);
+                        taken += 1;
                     }
+                    let now = Instant::now();
+                    let is_close = taken > 1 || taken_at.is_some_and(|at| now.saturating_duration_since(at) < GATHER);
+                    gathers_until = (is_close && taken < CALLS_AT_ONCE).then(|| now + GATHER);
+                    taken_at = Some(now);
                 }
                 // A task is never cancelled, and a panic ends the process.
                 Some(Ok((profile, job, judgement))) = self.tasks.join_next() => {
@@ -80,6 +91,7 @@ impl BridgeDriver {
                 }
                 _ = tick.tick() => self.tick(),
             }
+            queue.wake_shards();
         }
     }
 
@@ -176,8 +188,8 @@ impl BridgeDriver {
         let in_force = |number: &u64| names.values().any(|of| of == number);
         profiles.retain(|number, profile| in_force(number) || profile.in_flight > 0 || !profile.waiting.is_empty());
         for number in names.values() {
-            if let Some(profile) = profiles.get(number) {
-                profile.service.bridge.tick(now);
+            if let Some(profile) = profiles.get_mut(number) {
+                profile.tick(now);
             }
         }
         self.show(now);
@@ -202,10 +214,17 @@ impl BridgeDriver {
     }
 }
 
+/// Waits until this time, if there is one.
+async fn reached(time: Option<Instant>) {
+    if let Some(time) = time {
+        tokio::time::sleep_until(time).await;
+    }
+}
+
 /// Answers a call that belongs to no profile.
 fn reply(call: UpstreamCall, outcome: BridgeOutcome) {
     if let Some((queue, ticket)) = call.back {
-        queue.push(ticket, outcome);
+        queue.leave(ticket, outcome);
     }
 }
 
@@ -235,5 +254,7 @@ fn spawn(tasks: &mut Tasks, number: u64, job: Job) {
 
 /// Calls taken from the lane before what has ended is looked at, and the reverse.
 const CALLS_AT_ONCE: usize = 64;
+/// Time for which calls that come close together are gathered, so that they share wake-ups.
+const GATHER: Duration = Duration::from_millis(4);
 /// Interval between checks of waits and credentials.
 const TICK: Duration = Duration::from_millis(100);

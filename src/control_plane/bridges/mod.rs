@@ -10,6 +10,7 @@
 mod apns;
 mod breaker;
 mod bridge;
+mod certificate_notice;
 mod connections;
 mod driver;
 mod fcm;

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::breaker::{Admission, Breaker, Change};
 use super::bridge::Bridge;
+use super::certificate_notice::CertificateNotice;
 use super::connections::{Connections, ExchangeError};
 use super::guard::{Belief, Guard};
 use super::jitter::jitter;
@@ -39,6 +40,7 @@ pub(super) struct Profile {
     pub stats: ProfileStats,
     /// Time of the last alarm in the log.
     alarmed: Option<Instant>,
+    certificate_notice: CertificateNotice,
 }
 
 /// Bridge and connections of a profile, which its calls share. A reload makes another; calls end with that of their
@@ -96,6 +98,7 @@ impl Profile {
             budget: RetryBudget::new(),
             stats: ProfileStats::new(),
             alarmed: None,
+            certificate_notice: CertificateNotice::default(),
         }
     }
 
@@ -186,6 +189,17 @@ impl Profile {
         Next::Over
     }
 
+    /// Renews credentials that expire soon, and logs a client certificate that does. Called about ten times a second.
+    pub fn tick(&mut self, now: Instant) {
+        let bridge = &self.service.bridge;
+        bridge.tick(now);
+        let days_left = self.certificate_notice.take(bridge.ages().certificate_expires, now, SystemTime::now());
+        if let Some(days_left) = days_left {
+            let (bridge, app) = (self.name.kind(), &self.name.app);
+            tracing::warn!(bridge, %app, days_left, "client certificate of a bridge ends soon; renew it");
+        }
+    }
+
     /// Answers a call whose time is over before its turn came.
     pub fn expired(&mut self, job: Job, now: Instant) {
         self.reply(job.call, job.since, now, Judgement::timeout().without_call());
@@ -229,7 +243,7 @@ impl Profile {
         }
         self.stats.replied(&judgement, now.saturating_duration_since(since));
         if let Some((queue, ticket)) = call.back {
-            queue.push(ticket, judgement.outcome);
+            queue.leave(ticket, judgement.outcome);
         }
     }
 }

@@ -10,11 +10,13 @@ use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, Upstr
 use shards::ports::{NoUpstreams, Upstreams};
 
 use super::settings::BridgeSettings;
-use crate::control_plane::lane::{Call, Lane, ShardEnd};
+use crate::control_plane::lane::{Call, Lane, ReplyQueue, ShardEnd};
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.
 pub struct UpstreamQueue {
     pub(super) lane: Lane<Notification, BridgeOutcome>,
+    /// Replies to each shard.
+    shards: Mutex<Vec<Arc<ReplyQueue<BridgeOutcome>>>>,
     /// Settings to use from now on, until the task has taken them.
     settings: Mutex<Option<BridgeSettings>>,
     /// Counts the changes of `settings`.
@@ -36,12 +38,20 @@ impl UpstreamQueue {
     /// If the operating system refuses a pair of sockets.
     pub fn new() -> io::Result<UpstreamQueue> {
         let lane = Lane::new(CALLS_MAX)?;
-        Ok(UpstreamQueue { lane, settings: Mutex::default(), changes: AtomicU64::new(0) })
+        Ok(UpstreamQueue { lane, shards: Mutex::default(), settings: Mutex::default(), changes: AtomicU64::new(0) })
     }
 
     /// A shard's handle, made on the shard's thread. `waker` is called when there are replies.
     pub fn port(self: &Arc<UpstreamQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Upstreams> {
-        Box::new(UpstreamPort { queue: Arc::clone(self), end: ShardEnd::new(waker), others: NoUpstreams::default() })
+        let end = ShardEnd::new(waker);
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner).push(end.replies());
+        Box::new(UpstreamPort { queue: Arc::clone(self), end, others: NoUpstreams::default() })
+    }
+
+    /// Wakes the shards for which replies were left.
+    pub(super) fn wake_shards(&self) {
+        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        shards.iter().for_each(|replies| replies.wake_if_due());
     }
 
     /// Uses these settings from now on. Calls under way end with the old ones.
