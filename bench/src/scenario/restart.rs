@@ -1,7 +1,7 @@
 //! The server goes and comes again under all sessions: killed with signal 9, told to stop, or restarted by a command.
 //! Every user agent then comes back as Firefox does (PROTOCOL.md 12): after 5 s, and twice as long after each attempt
-//! that failed; or as impatient clients do, after a constant pause. Figures: the times at which the first and the last were back; checks: no user agent and no message is
-//! lost.
+//! that failed; or as impatient clients do, after a constant pause. Figures: the times at which the first and the last
+//! were back; checks: no user agent and no message is lost.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -38,8 +38,8 @@ pub struct Restart {
     /// Firefox waits 5 s before its first attempt; all its waits are multiplied by this.
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub back_off: f64,
-    /// User agents try again after this many seconds, whatever became of the attempts before, in place of Firefox's
-    /// waits; 0 is at once. Of several values, with commas, each is that of an equal part of them.
+    /// User agents try again after this many seconds, however often they failed, in place of Firefox's waits; 0 is at
+    /// once. Of several values, with commas, each is that of an equal part of them.
     #[arg(long, value_name = "S,...", value_delimiter = ',', conflicts_with = "back_off")]
     pub retry: Vec<f64>,
     /// Seconds from the start of the next server in which all must be back.
