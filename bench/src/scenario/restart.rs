@@ -1,7 +1,7 @@
 //! The server goes and comes again under all sessions: killed with signal 9, told to stop, or restarted by a command.
 //! Every user agent then comes back as Firefox does (PROTOCOL.md 12): after 5 s, and twice as long after each attempt
-//! that failed; or as impatient clients do, after a constant pause. Figures: the times at which the first and the last were back; checks: no user agent and no message is
-//! lost.
+//! that failed; or as impatient clients do, after a constant pause. Figures: the times at which the first and the last
+//! were back; checks: no user agent and no message is lost.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -38,15 +38,14 @@ pub struct Restart {
     /// Firefox waits 5 s before its first attempt; all its waits are multiplied by this.
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub back_off: f64,
-    /// User agents try again after this many seconds, whatever became of the attempts before, in place of Firefox's
-    /// waits; 0 is at once. Of several values, with commas, each is that of an equal part of them.
+    /// User agents try again after this many seconds, however often they failed, in place of Firefox's waits; 0 is at
+    /// once. Of several values, with commas, each is that of an equal part of them.
     #[arg(long, value_name = "S,...", value_delimiter = ',', conflicts_with = "back_off")]
     pub retry: Vec<f64>,
     /// Seconds from the start of the next server in which all must be back.
     #[arg(long, value_name = "S")]
     pub back_within: Option<f64>,
-    /// The server's `drain.rate`: no second may have more ends of sessions, but for a tenth, which the generator may
-    /// read late.
+    /// The server's `drain.rate`: the ends of sessions may never be ahead of it by more than a tenth of a second's.
     #[arg(long, value_name = "N", requires = "drain")]
     pub drain_rate: Option<f64>,
     /// Handshakes that the generator itself has under way at once while all come back.
@@ -66,7 +65,7 @@ impl Restart {
 
 /// Number of a hundred users that are away with a stored message when the server goes.
 pub(super) const AWAY_PERCENT: usize = 10;
-/// Share of the closes of a second that the generator may read in the next one.
+/// Share of the ends of a second by which they may be ahead of `drain.rate`: the generator reads the first end late.
 const JITTER: f64 = 0.1;
 /// Longest wait for a process to be gone.
 const GONE_PATIENCE: Duration = Duration::from_secs(120);
@@ -184,10 +183,8 @@ pub(super) struct Back {
     all: Option<Duration>,
     /// From the start of the next server to the return of the last.
     since_served: Option<Duration>,
-    /// Sessions that ended in one second, at most.
-    ended_most: usize,
-    /// Time from the first of these ends to the last.
-    ending: Duration,
+    /// Times at which sessions ended, as the generator read it.
+    ended: Vec<Instant>,
 }
 
 impl Back {
@@ -207,13 +204,22 @@ impl Back {
             [] => report.add("restart: back-off scaled by", options.back_off, ""),
             pauses => report.add("restart: pauses before each attempt", format!("{pauses:?}"), "s"),
         }
-        report.add("restart: sessions ended over", self.ending.as_secs_f64(), "s");
-        let most = "restart: sessions that ended in one second, at most";
-        match options.drain_rate {
-            Some(rate) => report.check_at_most(most, self.ended_most as f64, rate * (1.0 + JITTER), ""),
-            None => report.add(most, self.ended_most as u64, ""),
+        let ending = self.ended.first().zip(self.ended.last()).map_or(Duration::ZERO, |(first, last)| *last - *first);
+        report.add("restart: sessions ended over", ending.as_secs_f64(), "s");
+        report.add("restart: sessions that ended in one second, at most", most_in_a_second(&self.ended) as u64, "");
+        if let Some(rate) = options.drain_rate {
+            let ahead = most_ahead(&self.ended, rate);
+            report.check_at_most("restart: ends of sessions ahead of drain.rate, at most", ahead, rate * JITTER, "");
         }
     }
+}
+
+/// The most by which the number of these instants, which are in order, is ahead of this rate. An instant that is noted
+/// too late adds nothing, but for the first.
+fn most_ahead(instants: &[Instant], rate: f64) -> f64 {
+    let Some(first) = instants.first() else { return 0.0 };
+    let ahead = |(at, instant): (usize, &Instant)| (at + 1) as f64 - (*instant - *first).as_secs_f64() * rate;
+    instants.iter().enumerate().map(ahead).fold(0.0, f64::max)
 }
 
 /// The most of these instants, which are in order, that lie within one second.
@@ -248,8 +254,7 @@ pub(super) fn come_back(
         first: None,
         all: None,
         since_served: None,
-        ended_most: 0,
-        ending: Duration::ZERO,
+        ended: Vec::new(),
     };
     while back.all.is_none() && !arrivals.has_stalled(patience) {
         place.turn()?;
@@ -263,8 +268,7 @@ pub(super) fn come_back(
         }
     }
     back.attempts = arrivals.attempts;
-    back.ended_most = most_in_a_second(&arrivals.lost);
-    back.ending = arrivals.lost.first().zip(arrivals.lost.last()).map_or(Duration::ZERO, |(a, b)| *b - *a);
+    back.ended = arrivals.lost;
     Ok(back)
 }
 
@@ -336,6 +340,17 @@ mod tests {
         for failures in [0, 1, 200] {
             assert_eq!([0, 1, 2].map(|agent| options.wait(agent, failures).as_secs()), [0, 1, 0]);
         }
+    }
+
+    #[test]
+    fn ends_are_ahead_of_a_rate_when_they_come_too_fast_and_not_when_they_are_read_late() {
+        let begin = Instant::now();
+        let at = |ms: &[u64]| ms.iter().map(|ms| begin + Duration::from_millis(*ms)).collect::<Vec<_>>();
+        let ahead = |ms: &[u64]| most_ahead(&at(ms), 10.0).round();
+        assert_eq!(ahead(&[]), 0.0);
+        assert_eq!(ahead(&[0, 100, 200, 300]), 1.0, "as fast as the rate");
+        assert_eq!(ahead(&[0, 1_000, 1_000, 1_000, 1_000]), 1.0, "all but the first are read late");
+        assert_eq!(ahead(&[0, 50, 100, 150, 200, 250]), 4.0, "twice as fast");
     }
 
     #[test]
