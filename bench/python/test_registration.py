@@ -1,8 +1,8 @@
 """The registration API as the push component of Mozilla's application services uses it.
 
 Requests and expectations are those of `components/push/src/internal/communications.rs` of
-mozilla/application-services, at the revision in docs/CLIENTS.md, written anew: the component cannot be built outside its
-workspace.
+mozilla/application-services, at the revision in docs/CLIENTS.md, written anew: the component cannot be built outside
+its workspace.
 """
 
 import base64

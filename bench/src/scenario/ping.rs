@@ -1,6 +1,6 @@
-//! `ping`: the cost of upkeep. Every session sends `{}`, or a WebSocket ping, in turn and must be answered; the server's own WebSocket pings
-//! are answered and must not come more often than configured; sessions that ask too often must be closed (PROTOCOL.md
-//! 1.5).
+//! `ping`: the cost of upkeep. Every session sends `{}`, or a WebSocket ping, in turn and must be answered. The
+//! server's own WebSocket pings are answered and must not come more often than configured. Sessions that ask too often
+//! must be closed (PROTOCOL.md 1.5).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -16,8 +16,8 @@ impl ShardMachine {
         if self.settling.refused_lately(uaid, stamp) {
             return NodeAnswer::Busy;
         }
-        // A copy of a push that was taken: its message was acked, or is saved since its session ended. Refused, it would
-        // be stored under a second stamp.
+        // A copy of a push that was taken: its message was acked, or is saved since its session ended. If it was
+        // refused, its node would store it under a second stamp.
         if self.settling.taken_lately(uaid, stamp) {
             return NodeAnswer::Done;
         }
