@@ -12,8 +12,9 @@ use super::input_horizon::SubmitResult;
 use super::{ControlMessage, Machine, Reactor};
 
 // Most items that one turn takes from each source, so that none starves another, and that a turn is short: what is sent
-// in it goes out with the next one.
-const COMPLETIONS_PER_TURN: usize = 128;
+// in it goes out with the next one. A completion of a user agent that became readable costs a place in a line only, and
+// app servers stand behind those completions: their bound is large.
+const COMPLETIONS_PER_TURN: usize = 1_024;
 const MAILS_PER_LANE_AND_TURN: usize = 64;
 const REPLIES_PER_TURN: usize = 64;
 const CONTROLS_PER_TURN: usize = 16;

@@ -118,6 +118,13 @@ impl InputHorizon {
         }
     }
 
+    /// Counts connections that were taken from another line and found no span: they are in line for one now.
+    pub(super) fn starved(&mut self, connections: usize) {
+        if let HorizonPhase::Feed(left) = &mut self.step {
+            left[0] += connections;
+        }
+    }
+
     /// Counts connections of the line that were decoded in the turn that began at `now`. Returns the new horizon if the
     /// shard was late.
     pub(super) fn decoded(&mut self, now: Instant, connections: usize) -> Option<Instant> {
@@ -188,6 +195,18 @@ mod tests {
             input_horizon.entered(ms(9), SubmitResult { ready: 4, more, connections: 100 });
             assert!(matches!(input_horizon.step, HorizonPhase::Readable(4)));
         }
+    }
+
+    #[test]
+    fn a_session_that_finds_no_span_is_waited_for_in_the_line_for_one() {
+        let mut input_horizon = InputHorizon::new(ms(0));
+        enter(&mut input_horizon, 1, 9);
+        input_horizon.handled(9, [0, 2, 0], 0);
+        input_horizon.starved(1);
+        input_horizon.fed([0, 2, 0]);
+        assert!(matches!(input_horizon.step, HorizonPhase::Feed([1, 0, 0])));
+        input_horizon.fed([1, 0, 0]);
+        assert!(matches!(input_horizon.step, HorizonPhase::Receive));
     }
 
     #[test]

@@ -85,8 +85,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let Some(conn) = self.lines.sessions.pop_front() else { break };
             self.read_from_line(conn);
         }
-        // Those without a span are read later: within another round of the horizon.
-        self.input_horizon.fed([0, taken - (self.starved.len() - starved), 0]);
+        self.input_horizon.starved(self.starved.len() - starved);
+        self.input_horizon.fed([0, taken, 0]);
         taken > 0
     }
 
@@ -106,7 +106,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let Some(conn) = self.lines.newcomers.pop_front() else { break };
             self.read_from_line(conn);
         }
-        self.input_horizon.fed([0, 0, taken - (self.starved.len() - starved)]);
+        self.input_horizon.starved(self.starved.len() - starved);
+        self.input_horizon.fed([0, 0, taken]);
         self.drive();
         stepped || taken > 0
     }
@@ -116,5 +117,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if self.conns.get(conn).is_some_and(|entry| super::recv::may_read(entry.state, entry.flags)) {
             self.start_receive(conn);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_is_due_without_other_work_and_at_the_latest_when_patience_is_over() {
+        let (mut lines, us) = (Lines::default(), |us: u64| Instant(us * 1_000));
+        assert_eq!([0, 400, 499].map(|at| lines.is_due(us(at), true)), [false; 3]);
+        assert!(lines.is_due(us(500), true));
+        assert_eq!([501, 1_000].map(|at| lines.is_due(us(at), true)), [false; 2], "counted anew");
+        assert!(lines.is_due(us(1_000), false) && !lines.is_due(us(1_001), true));
     }
 }

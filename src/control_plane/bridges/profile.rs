@@ -196,7 +196,11 @@ impl Profile {
         let days_left = self.certificate_notice.take(bridge.ages().certificate_expires, now, SystemTime::now());
         if let Some(days_left) = days_left {
             let (bridge, app) = (self.name.kind(), &self.name.app);
-            tracing::warn!(bridge, %app, days_left, "client certificate of a bridge ends soon; renew it");
+            if days_left < 0 {
+                tracing::error!(bridge, %app, days_left, "client certificate of a bridge has ended; renew it");
+            } else {
+                tracing::warn!(bridge, %app, days_left, "client certificate of a bridge ends soon; renew it");
+            }
         }
     }
 
