@@ -1,10 +1,14 @@
 //! Nodes that share a store: every race of ARCHITECTURE.md 8.9 by name.
 
+mod clocks;
 mod explore;
 mod stale;
 
 use super::*;
 use Disposition::{Direct, Dropped, Stored};
+
+/// A channel that is not registered yet.
+const THIRD: Chid = Chid([0xc3; 16]);
 
 /// A TTL, in seconds, that outlives an interval between refreshes.
 const FORTNIGHT: u32 = 14 * 86_400;
