@@ -9,6 +9,9 @@ mod radio;
 use std::io;
 use std::time::{Duration, Instant};
 
+use machine::message::Urgency;
+use protocol::wire::text::{read_urgency_name, urgency_name};
+
 use self::radio::{CAUSES, Cause, Radios};
 use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Traffic};
 use crate::delivery_log::Expect;
@@ -29,8 +32,8 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub every: f64,
     /// Minimum urgency of the phones that name one.
-    #[arg(long, value_name = "WORD", value_enum, default_value_t = Word::Normal)]
-    pub min: Word,
+    #[arg(long, value_name = "WORD", value_parser = urgency, default_value = "normal")]
+    pub min: Urgency,
     /// Messages to each phone in an hour, at random times.
     #[arg(long, value_name = "N", default_value_t = 12.0)]
     pub messages: f64,
@@ -58,26 +61,9 @@ pub struct Options {
     pub patience: u64,
 }
 
-/// The four words of RFC 8030 section 5.3, in ascending order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
-pub enum Word {
-    /// On power and Wi-Fi.
-    VeryLow,
-    /// On either power or Wi-Fi.
-    Low,
-    /// On neither power nor Wi-Fi.
-    Normal,
-    /// Low battery.
-    High,
-}
-
-const WORDS: [(Word, &str); 4] =
-    [(Word::VeryLow, "very-low"), (Word::Low, "low"), (Word::Normal, "normal"), (Word::High, "high")];
-
-impl Word {
-    fn on_the_wire(self) -> &'static str {
-        WORDS[self as usize].1
-    }
+/// Reads a word of RFC 8030 section 5.3.
+fn urgency(word: &str) -> Result<Urgency, &'static str> {
+    read_urgency_name(word).ok_or("it is very-low, low, normal or high")
 }
 
 /// Phones of one quarter.
@@ -109,6 +95,8 @@ impl Group {
     }
 }
 
+/// Urgencies in the order of `--mix`.
+const URGENCIES: [Urgency; 4] = [Urgency::VeryLow, Urgency::Low, Urgency::Normal, Urgency::High];
 /// Longest wait for the answers to the minima and to the last pings.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time between two looks at the schedules.
@@ -118,7 +106,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     due: Instant,
-    urgency: Word,
+    urgency: Urgency,
 }
 
 /// A run.
@@ -145,7 +133,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     if !(options.speed > 0.0 && options.hours > 0.0 && options.every > 0.0) {
         return Err(io::Error::other("--speed, --hours and --every must be more than 0"));
     }
-    if options.mix.len() != WORDS.len() || options.mix.iter().sum::<u32>() == 0 {
+    if options.mix.len() != URGENCIES.len() || options.mix.iter().sum::<u32>() == 0 {
         return Err(io::Error::other("--mix needs four parts, one of them more than 0"));
     }
     for (name, value) in [
@@ -183,11 +171,11 @@ pub fn run(options: &Options) -> io::Result<bool> {
 }
 
 /// Lets each phone of the groups with a minimum name this one, and waits for the answers.
-fn name_minima(traffic: &mut Traffic, phones: usize, min: Word, report: &mut Report) -> io::Result<()> {
+fn name_minima(traffic: &mut Traffic, phones: usize, min: Urgency, report: &mut Report) -> io::Result<()> {
     let (mut named, mut taken) = (0, 0);
     for group in Group::ALL.into_iter().filter(|group| group.has_minimum()) {
         for phone in group.phones(phones) {
-            named += u64::from(traffic.driver.agents.set_minimum(phone, min.on_the_wire()));
+            named += u64::from(traffic.driver.agents.set_minimum(phone, urgency_name(min)));
         }
     }
     let deadline = Instant::now() + PATIENCE;
@@ -196,7 +184,7 @@ fn name_minima(traffic: &mut Traffic, phones: usize, min: Word, report: &mut Rep
         let is_taken = |one: &AgentEvent| matches!(one, AgentEvent::MinimumSet { status: 200, .. });
         taken += traffic.others.drain(..).filter(is_taken).count() as u64;
     }
-    report.check(format!("phones whose minimum {} was taken", min.on_the_wire()), taken, named);
+    report.check(format!("phones whose minimum {} was taken", urgency_name(min)), taken, named);
     Ok(())
 }
 
@@ -207,15 +195,15 @@ impl Options {
     }
 
     /// A random urgency of the mix.
-    fn draw(&self, random: &mut Random) -> Word {
+    fn draw(&self, random: &mut Random) -> Urgency {
         let mut lot = random.below(u64::from(self.mix.iter().sum::<u32>())) as u32;
-        for ((word, _), part) in WORDS.into_iter().zip(&self.mix) {
+        for (urgency, part) in URGENCIES.into_iter().zip(&self.mix) {
             if lot < *part {
-                return word;
+                return urgency;
             }
             lot -= part;
         }
-        Word::High
+        Urgency::High
     }
 }
 
@@ -240,7 +228,7 @@ impl Phones<'_> {
             while options.messages > 0.0 && (self.posted.len() as u64) < messages.owed(now) && self.traffic.can_post() {
                 let (phone, urgency) = (random.index(all), options.draw(&mut random));
                 let due = messages.due(self.posted.len() as u64);
-                let word = Some(urgency.on_the_wire());
+                let word = Some(urgency_name(urgency));
                 let spec =
                     MessageSpec { ttl: 86_400, topic: None, urgency: word, body_bytes: 200, expect: Expect::Once };
                 self.traffic.post(phone, due, &spec)?;
@@ -318,7 +306,7 @@ impl Phones<'_> {
     fn let_go(&mut self, report: &mut Report) -> io::Result<()> {
         let held = self.traffic.ledger.missing();
         report.add("messages held at the end", held, "");
-        name_minima(&mut self.traffic, self.options.target.sessions, Word::VeryLow, report)?;
+        name_minima(&mut self.traffic, self.options.target.sessions, Urgency::VeryLow, report)?;
         self.traffic.await_all(Duration::from_secs(self.options.patience))?;
         let connected = self.traffic.driver.agents.connected() as u64;
         report.check("phones still connected", connected, self.options.target.sessions as u64);
@@ -340,14 +328,6 @@ mod tests {
         for group in Group::ALL {
             assert_eq!(group.name().starts_with("pings"), group.pings());
             assert_eq!(group.name().ends_with(", minimum"), group.has_minimum());
-        }
-    }
-
-    #[test]
-    fn words_are_in_ascending_order_and_at_their_places() {
-        assert!(WORDS.is_sorted_by(|a, b| a.0 < b.0));
-        for (at, (word, text)) in WORDS.into_iter().enumerate() {
-            assert_eq!((word as usize, word.on_the_wire()), (at, text));
         }
     }
 }
