@@ -114,7 +114,7 @@ const OF_CLUSTERS: &[&str] = &[
     "call: a node that has not the user answers",
     "call: answered Busy",
     "call: late",
-    "call: met another run",
+    "call: met another boot",
     "call: notify, unsure",
     "call: push, twice",
     "machine.rows_passed_by",

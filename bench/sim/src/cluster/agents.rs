@@ -83,13 +83,13 @@ impl Cluster {
                 }
             }
             Command::Agent(AgentCommand::Session(SessionCommand::Ack(updates))) => {
-                let (run, now) = (self.nodes[n].id.boot, self.now);
+                let (boot, now) = (self.nodes[n].id.boot, self.now);
                 for post in updates.iter().filter_map(|update| self.by_stamp.get(&update.stamp)) {
                     let post = &mut self.posts[*post];
                     post.acked.get_or_insert(step);
-                    post.acked_by.get_or_insert(run);
+                    post.acked_by.get_or_insert(boot);
                     if post.acked_at.is_none() && post.sent_on == Some(id) {
-                        post.settled_by = Some(run);
+                        post.settled_by = Some(boot);
                     }
                     post.acked_at.get_or_insert(now);
                 }

@@ -92,8 +92,8 @@ impl Cluster {
             tries: Default::default(),
             payload: payload.into_boxed_slice(),
         };
-        let run = self.nodes[n].id.boot;
-        self.posts.push(Post::new(&message, channel, self.steps + 1, (n, run)));
+        let boot = self.nodes[n].id.boot;
+        self.posts.push(Post::new(&message, channel, self.steps + 1, (n, boot)));
         self.log(None, format_args!("message {index} is POSTed to node {n}"));
         let conn = self.fresh_conn();
         self.pending.insert((n, s, conn.slot), Pending::Post(index));

@@ -98,8 +98,8 @@ impl Cluster {
         if message.urgency < sock.minimum {
             return Err(format!("{message:?} of urgency {:?} is below the minimum of its user", message.urgency));
         }
-        let (run, read) = (self.nodes[sock.node].id.boot, self.agents[sock.agent].sock == Some(id));
-        if read && self.posts[index].acked.is_some() && !self.comes_again(index, run) {
+        let (boot, read) = (self.nodes[sock.node].id.boot, self.agents[sock.agent].sock == Some(id));
+        if read && self.posts[index].acked.is_some() && !self.comes_again(index, boot) {
             return Err(format!("a message comes again after its ack: {:?}", self.posts[index]));
         }
         let post = &mut self.posts[index];

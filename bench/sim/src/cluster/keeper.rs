@@ -1,4 +1,4 @@
-//! Watch over the nodes: the lease of each run, the burial of a run that is silent, and the clock that the database
+//! Watch over the nodes: the lease of each boot, the burial of a boot that is silent, and the clock that the database
 //! confirms. In the server these are `src/control_plane/lease.rs`, `src/control_plane/peer_client` and
 //! `src/control_plane/clock_monitor.rs`.
 
@@ -12,7 +12,7 @@ use crate::shared::{SECOND, Verdict};
 const KEEP_INTERVAL: u64 = 30 * SECOND;
 /// Age, in microseconds, at which a lease has lapsed.
 const SILENT_US: u64 = 600_000_000;
-/// Time for which the address of a silent run must not answer either.
+/// Time for which the address of a silent boot must not answer either.
 const GONE_TIME: u64 = 60 * SECOND;
 /// The longest time that the write of a burial takes.
 const BURY_TIME: u64 = 20 * SECOND;
@@ -33,7 +33,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Renews the lease of a node and asks about its clock. A run that was declared over ends.
+    /// Renews the lease of a node and asks about its clock. A boot that was declared over ends.
     fn renews(&mut self, n: usize) -> Verdict {
         if !self.awake(n) || !self.has_store(n) || self.nodes[n].kept_at > self.now {
             return Ok(());
@@ -44,7 +44,7 @@ impl Cluster {
         // A node that is told to stop says by itself that it leaves.
         if (left || last != boot) && self.nodes[n].stopping.is_none() && self.breakage != Some(Breakage::BuriedGoesOn) {
             if !self.buried.contains(&(n, boot)) {
-                return Err(format!("run {boot} of node {n} was declared over and was never silent"));
+                return Err(format!("boot {boot} of node {n} was declared over and was never silent"));
             }
             self.marks.hit("node: ends, declared over");
             return self.kill(n);
@@ -86,7 +86,7 @@ impl Cluster {
         (node.offset_us, node.drift, node.drift_since, node.runs_away) = (0, 0, now, false);
     }
 
-    /// Notes which other runs are silent and do not answer, and declares those over that were so for long enough.
+    /// Notes which other boots are silent and do not answer, and declares those over that were so for long enough.
     fn looks_for_silent(&mut self, n: usize) {
         if !self.awake(n) || !self.has_store(n) || self.nodes[n].clock_stopped {
             self.nodes[n].silent_since.clear();
@@ -111,11 +111,11 @@ impl Cluster {
         }
     }
 
-    /// Burials that were written long enough ago take effect. A run that entered since keeps its row.
+    /// Burials that were written long enough ago take effect. A boot that entered since keeps its row.
     fn burials_land(&mut self) {
         while let Some(at) = self.burials.iter().position(|burial| burial.at <= self.now) {
             let Burial { by: (by, by_boot), node, boot, .. } = self.burials.swap_remove(at);
-            self.log(None, format_args!("run {boot} of node {node} is declared over by node {by}"));
+            self.log(None, format_args!("boot {boot} of node {node} is declared over by node {by}"));
             let same = self.table[node].0 == boot;
             if same || self.breakage == Some(Breakage::BurialHitsNewerRun) {
                 self.marks.hit("node: declared over");

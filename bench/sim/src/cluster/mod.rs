@@ -3,7 +3,7 @@
 //!
 //! The surroundings of the machine are here in their plainest form: `wire` carries calls and keeps what is owed as
 //! `src/control_plane/peer_client` does, `link` is each node's way to the store, `nodes` starts and stops as
-//! `src/node`, `keeper` renews leases, declares silent runs over and asks about clocks. Sockets never refuse a frame,
+//! `src/node`, `keeper` renews leases, declares silent boots over and asks about clocks. Sockets never refuse a frame,
 //! and there is neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`,
 //! `oracle`.
 

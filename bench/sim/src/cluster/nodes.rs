@@ -54,7 +54,7 @@ impl Cluster {
     pub(super) fn boot(&mut self, n: usize) -> Verdict {
         self.boots += 1;
         let boot = self.boots;
-        self.log(Some(n), format_args!("boots as run {boot}"));
+        self.log(Some(n), format_args!("starts as boot {boot}"));
         if self.nodes[n].clock_stopped {
             // A node whose clock is that wrong does not start.
             self.set_clock_right(n);
@@ -113,7 +113,7 @@ impl Cluster {
         }
     }
 
-    /// The run ends between any two of its effects. Its disk stays.
+    /// The boot ends between any two of its effects. Its disk stays.
     pub(super) fn kill(&mut self, n: usize) -> Verdict {
         self.log(Some(n), format_args!("kill -9"));
         // Deletes that wait to be tried again are not tried.
@@ -159,7 +159,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends runs that are drained, or whose patience is over; goes on with a rolling restart.
+    /// Ends boots that are drained, or whose patience is over; goes on with a rolling restart.
     pub(super) fn stops_end(&mut self) -> Verdict {
         for n in 0..self.nodes.len() {
             let Some(deadline) = self.nodes[n].stopping else { continue };
@@ -254,7 +254,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Receiver of a call: the node, and its run.
+    /// Receiver of a call: the node, and its boot.
     pub(super) fn target(op: &PeerOp) -> (usize, u64) {
         let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
         (Cluster::node_of(to), to.boot)
@@ -265,7 +265,7 @@ impl Cluster {
         id.url.bytes().last().map_or(0, |digit| usize::from(digit - b'0'))
     }
 
-    /// Adds what the machines of this run counted to the marks.
+    /// Adds what the machines of this boot counted to the marks.
     pub(super) fn count_machines(&mut self, n: usize) {
         self.marks.count_machines(self.nodes[n].shards.iter_mut().map(|shard| &mut shard.machine));
     }

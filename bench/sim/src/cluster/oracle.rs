@@ -13,7 +13,7 @@ use super::sock::Place;
 use super::world::Cluster;
 use crate::shared::Verdict;
 
-/// Time, in nanoseconds, for which a run remembers which messages of other nodes ended there or were refused.
+/// Time, in nanoseconds, for which a boot remembers which messages of other nodes ended there or were refused.
 pub(super) const REMEMBERS: u64 = 60_000_000_000;
 /// Time, in microseconds, for which low water stays behind the right time at least: 30 s of a write and the skew of its
 /// clock, less what a clock drifts between two questions.
@@ -74,7 +74,7 @@ impl Cluster {
             return Err(format!("message {index} was refused and is in front of what was sent before: {post:?}"));
         }
         let behind = |p: &Post| {
-            (p.run, p.uaid) == (post.run, post.uaid)
+            (p.boot, p.uaid) == (post.boot, post.uaid)
                 && p.seen.is_some_and(|seen| seen < post.start)
                 && p.stamp > post.stamp
         };
@@ -84,17 +84,17 @@ impl Cluster {
         self.all_held(post.uaid, "at its 201")
     }
 
-    /// Storage gives rows to a node. It cannot know of an ack that another run has taken and not brought to storage.
+    /// Storage gives rows to a node. It cannot know of an ack that another boot has taken and not brought to storage.
     pub(super) fn given(&mut self, node: usize, messages: &[Arc<Message>]) -> Verdict {
-        let run = self.nodes[node].id.boot;
+        let boot = self.nodes[node].id.boot;
         for message in messages {
             let Ok(index) = self.identify(message) else { continue };
             let acker = self.posts[index].acked_by;
-            if acker.is_none_or(|acker| acker != run && self.settles(acker, message.uaid)) {
-                self.posts[index].read_by.insert(run);
+            if acker.is_none_or(|acker| acker != boot && self.settles(acker, message.uaid)) {
+                self.posts[index].read_by.insert(boot);
             }
             let post = &self.posts[index];
-            let deletes = post.settled_by.is_none_or(|run| self.settles(run, message.uaid));
+            let deletes = post.settled_by.is_none_or(|boot| self.settles(boot, message.uaid));
             if post.told && !deletes && !self.settle_failed {
                 return Err(format!(
                     "message {index} is read although a node that settled it was told of it: {post:?}"
@@ -104,14 +104,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// A run has been told that there may be a row behind a push without an answer. When it has settled that message,
+    /// A boot has been told that there may be a row behind a push without an answer. When it has settled that message,
     /// it deletes the row.
     pub(super) fn told(&mut self, node: usize, row: &RowKey) {
-        let run = self.nodes[node].id.boot;
+        let boot = self.nodes[node].id.boot;
         let Some(index) = self.by_stamp.get(&row.stamp).copied() else { return };
         let post = &mut self.posts[index];
         let knows = post.acked_at.is_some_and(|at| self.now - at < REMEMBERS);
-        if post.settled_by == Some(run) && !post.pushed_twice {
+        if post.settled_by == Some(boot) && !post.pushed_twice {
             self.marks.hit(if knows {
                 "unsure: told of a row that was settled"
             } else {
@@ -122,10 +122,10 @@ impl Cluster {
         }
     }
 
-    /// Returns true if deletes of a user are on their way from this run to storage. They wait in the run behind each
+    /// Returns true if deletes of a user are on their way from this boot to storage. They wait in the boot behind each
     /// operation of that user that is tried again, also one that was put off once more when an earlier delete went.
-    fn settles(&self, run: u64, uaid: Uaid) -> bool {
-        let Some(node) = self.nodes.iter().position(|node| node.id.boot == run) else { return false };
+    fn settles(&self, boot: u64, uaid: Uaid) -> bool {
+        let Some(node) = self.nodes.iter().position(|node| node.id.boot == boot) else { return false };
         let asks =
             |work: &Work| work.node == node && matches!(work.op, StoreOp::Settle { .. }) && work.op.uaid() == uaid;
         // The next are sent when this is answered.
@@ -135,10 +135,10 @@ impl Cluster {
             || self.replies.iter().any(answered)
     }
 
-    /// Returns true if a message that was acked may be sent once more by this run.
-    pub(super) fn comes_again(&mut self, index: usize, run: u64) -> bool {
+    /// Returns true if a message that was acked may be sent once more by this boot.
+    pub(super) fn comes_again(&mut self, index: usize, boot: u64) -> bool {
         let post = &self.posts[index];
-        let unknown = post.acked_by != Some(run) && post.read_by.contains(&run);
+        let unknown = post.acked_by != Some(boot) && post.read_by.contains(&boot);
         if unknown {
             self.marks.hit("again: its delete was on its way from another node");
         }
@@ -165,9 +165,9 @@ impl Cluster {
     /// A node takes a direct. A push that it has refused stays refused: its POST may fail, and a message that it would
     /// replace was accepted.
     pub(super) fn taken(&self, node: usize, index: usize, stamp: Stamp) -> Verdict {
-        let (post, run) = (&self.posts[index], self.nodes[node].id.boot);
+        let (post, boot) = (&self.posts[index], self.nodes[node].id.boot);
         // Its node stamps the message again.
-        let copy = |(by, at, of): (u64, u64, Stamp)| by == run && stamp <= of && self.now - at < REMEMBERS;
+        let copy = |(by, at, of): (u64, u64, Stamp)| by == boot && stamp <= of && self.now - at < REMEMBERS;
         if post.refused_by.is_some_and(copy) {
             return Err(format!("message {index} is taken from a late copy of a push that was refused: {post:?}"));
         }
@@ -358,25 +358,25 @@ mod tests {
     fn deletes_that_are_put_off_at_different_times_are_all_on_their_way() {
         let mut cluster = calm_cluster();
         let (uaid, [first, second]) = two_rows(&mut cluster);
-        let run = cluster.nodes[0].id.boot;
-        assert!(!cluster.settles(run, uaid));
+        let boot = cluster.nodes[0].id.boot;
+        assert!(!cluster.settles(boot, uaid));
         cluster.plan.faults.store_error = 1_000;
         says(&mut cluster, SessionCommand::Urgency { minimum: Some(Urgency::Normal) }, |_| true);
         cluster.plan.faults.store_error = 0;
         says(&mut cluster, first, |_| true);
         says(&mut cluster, second, |_| true);
         says(&mut cluster, SessionCommand::Urgency { minimum: Some(Urgency::Low) }, |_| true);
-        assert!(cluster.settles(run, uaid) && cluster.works.is_empty());
+        assert!(cluster.settles(boot, uaid) && cluster.works.is_empty());
 
         cluster.now += SECOND;
         happens(&mut cluster, |event| matches!(event, ClusterEvent::Timeout(..)));
         assert!(matches!(cluster.works[0].op, StoreOp::Settle { .. }));
         happens(&mut cluster, |_| true);
         let left = cluster.posts.iter().filter(|post| cluster.stored(post)).count();
-        assert!(left == 1 && cluster.works.is_empty() && cluster.settles(run, uaid));
+        assert!(left == 1 && cluster.works.is_empty() && cluster.settles(boot, uaid));
 
         cluster.now += SECOND;
         happens(&mut cluster, |_| true);
-        assert!(!cluster.settles(run, uaid) && !cluster.posts.iter().any(|post| cluster.stored(post)));
+        assert!(!cluster.settles(boot, uaid) && !cluster.posts.iter().any(|post| cluster.stored(post)));
     }
 }

@@ -52,7 +52,7 @@ pub(super) struct Node {
     pub(super) over: BTreeSet<u64>,
 }
 
-/// One shard of a run.
+/// One shard of a boot.
 pub(super) struct Shard {
     pub(super) machine: ShardMachine,
     pub(super) ledger: BTreeMap<u32, Arc<Message>>,
@@ -70,7 +70,7 @@ pub(super) struct Forms {
     pub(super) saved: bool,
 }
 
-/// A write that says that a run is over.
+/// A write that says that a boot is over.
 pub(super) struct Burial {
     pub(super) at: u64,
     pub(super) by: (usize, u64),
@@ -175,9 +175,9 @@ pub(super) struct Post {
     /// Its channel when it was sent.
     pub(super) channel: Channel,
     pub(super) start: u64,
-    /// The node where it landed, and its run.
+    /// The node where it landed, and its boot.
     pub(super) landed: usize,
-    pub(super) run: u64,
+    pub(super) boot: u64,
     /// Step at which its 201 was written.
     pub(super) seen: Option<u64>,
     pub(super) stamp: Option<Stamp>,
@@ -194,16 +194,16 @@ pub(super) struct Post {
     pub(super) acked_at: Option<u64>,
     /// The socket that it was sent on last.
     pub(super) sent_on: Option<SockId>,
-    /// The run that took its first ack on the socket that it was sent on, so that it knows the message.
+    /// The boot that took its first ack on the socket that it was sent on, so that it knows the message.
     pub(super) settled_by: Option<u64>,
-    /// That run was told in time that there may be a row of it.
+    /// That boot was told in time that there may be a row of it.
     pub(super) told: bool,
-    /// That run was told so when it no longer had to remember the ack.
+    /// That boot was told so when it no longer had to remember the ack.
     pub(super) told_late: bool,
     /// The node that may have had it was asked about it, and a push of it arrived only then.
     pub(super) asked: bool,
     pub(super) pushed_late: bool,
-    /// It was written when the run that took its ack no longer had to remember that.
+    /// It was written when the boot that took its ack no longer had to remember that.
     pub(super) written_late: bool,
     /// The second read behind its write found it at or below low water, and it was not saved since.
     pub(super) below: bool,
@@ -215,13 +215,13 @@ pub(super) struct Post {
     pub(super) pushed_twice: bool,
     /// The newest stamp that a session had been sent when it refused a push of this.
     pub(super) refused_behind: Option<Stamp>,
-    /// The run that refused a push of this, and time and stamp of that push.
+    /// The boot that refused a push of this, and time and stamp of that push.
     pub(super) refused_by: Option<(u64, u64, Stamp)>,
     pub(super) cancelled: bool,
 }
 
 impl Post {
-    pub(super) fn new(message: &Message, channel: Channel, start: u64, (landed, run): (usize, u64)) -> Post {
+    pub(super) fn new(message: &Message, channel: Channel, start: u64, (landed, boot): (usize, u64)) -> Post {
         Post {
             uaid: message.uaid,
             chid: message.chid,
@@ -230,7 +230,7 @@ impl Post {
             channel,
             start,
             landed,
-            run,
+            boot,
             seen: None,
             stamp: None,
             sent_as: None,
@@ -296,9 +296,9 @@ pub(crate) enum Breakage {
     RefusedKeepsStamp,
     /// A session with something unacked does not find out that its user is elsewhere.
     NeverDoubts,
-    /// A run that was declared over goes on.
+    /// A boot that was declared over goes on.
     BuriedGoesOn,
-    /// A burial that is written late hits the run that has entered since.
+    /// A burial that is written late hits the boot that has entered since.
     BurialHitsNewerRun,
     /// No node asks the database about its clock.
     ClockUnasked,

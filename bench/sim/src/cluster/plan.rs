@@ -78,9 +78,9 @@ pub(super) struct Faults {
     pub(super) cut: u64,
     /// A node dies.
     pub(super) kill: u64,
-    /// A node is away for so long that the others may declare its run over: dead, or alive and reached by no node.
+    /// A node is away for so long that the others may declare its boot over: dead, or alive and reached by no node.
     pub(super) long: u64,
-    /// A node stands still for a while, and goes on as the same run.
+    /// A node stands still for a while, and goes on as the same boot.
     pub(super) pause: u64,
     /// A node stops in order and starts again.
     pub(super) stop: u64,

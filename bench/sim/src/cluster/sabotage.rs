@@ -119,8 +119,8 @@ impl Cluster {
     /// Message of a push as a machine is given it. A machine that has forgotten a refusal takes it for another one.
     pub(super) fn copy_broken(&mut self, to: usize, post: usize, message: &Message) -> Arc<Message> {
         let mut copy = Message::clone(message);
-        let run = self.nodes[to].id.boot;
-        if self.posts[post].refused_by.is_some_and(|(by, _, stamp)| by == run && stamp == copy.stamp) {
+        let boot = self.nodes[to].id.boot;
+        if self.posts[post].refused_by.is_some_and(|(by, _, stamp)| by == boot && stamp == copy.stamp) {
             self.marks.hit("call: copy of a push that was refused");
             copy.stamp.clock.0 -= u64::from(self.breakage == Some(Breakage::RefusalForgotten));
         }

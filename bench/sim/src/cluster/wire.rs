@@ -102,7 +102,7 @@ impl Cluster {
         }
     }
 
-    /// Returns true if the caller has read that this run is over.
+    /// Returns true if the caller has read that this boot is over.
     fn is_known_over(&mut self, at: usize) -> bool {
         let (to, boot) = Cluster::target(&self.calls[at].op);
         let (last, left) = self.table[to];
@@ -126,7 +126,7 @@ impl Cluster {
             return self.drop_if_forgotten(at);
         }
         if self.nodes[to].id.boot != boot {
-            self.marks.hit("call: met another run");
+            self.marks.hit("call: met another boot");
             return self.called_back(at, PeerReply::NotHere);
         }
         if self.call_left_out(&self.calls[at].op) {
@@ -250,7 +250,7 @@ impl Cluster {
             return;
         }
         if (left || last != boot) && self.has_store(from) {
-            self.marks.hit("owed: to a run that is over");
+            self.marks.hit("owed: to a boot that is over");
             return;
         }
         self.marks.hit(if again { "owed: again" } else { "owed" });

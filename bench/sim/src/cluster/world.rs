@@ -28,7 +28,7 @@ pub(crate) struct Cluster {
     pub(super) boots: u64,
     pub(super) placement: Placement,
     pub(super) nodes: Vec<Node>,
-    /// The table of nodes: the last run of each, and true if it has ended in order.
+    /// The table of nodes: the last boot of each, and true if it has ended in order.
     pub(super) table: Vec<(u64, bool)>,
     /// Time at which each node last renewed its lease, by its own clock, in microseconds.
     pub(super) seen: Vec<u64>,
@@ -321,7 +321,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A name that no connection of any run has had.
+    /// A name that no connection of any boot has had.
     pub(super) fn fresh_conn(&mut self) -> ConnId {
         self.slots += 1;
         ConnId { slot: self.slots, generation: 1 }
