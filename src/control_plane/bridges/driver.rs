@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::judgement::{Judgement, Reason};
-use super::profile::{Job, Next, Profile, attempt};
+use super::profile::{Next, PendingCall, Profile, attempt};
 use super::queue::{UpstreamCall, UpstreamQueue};
 use super::settings::{Bounds, BridgeSettings};
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
@@ -82,11 +82,11 @@ impl BridgeDriver {
                     taken_at = Some(now);
                 }
                 // A task is never cancelled, and a panic ends the process.
-                Some(Ok((profile, job, judgement))) = self.tasks.join_next() => {
-                    self.ended(profile, job, judgement);
+                Some(Ok((profile, pending, judgement))) = self.tasks.join_next() => {
+                    self.ended(profile, pending, judgement);
                     for _ in 1..CALLS_AT_ONCE {
-                        let Some(Ok((profile, job, judgement))) = self.tasks.try_join_next() else { break };
-                        self.ended(profile, job, judgement);
+                        let Some(Ok((profile, pending, judgement))) = self.tasks.try_join_next() else { break };
+                        self.ended(profile, pending, judgement);
                     }
                 }
                 _ = tick.tick() => self.tick(),
@@ -136,17 +136,17 @@ impl BridgeDriver {
             self.strays.entry(to.kind).or_insert_with(ProfileStats::new).count(Reason::Config);
             return reply(call, BridgeOutcome::Failed(BridgeFailure::Configuration));
         };
-        let Some(job) = profile.prepare(call, now) else { return };
+        let Some(pending) = profile.prepare(call, now) else { return };
         if profile.in_flight < self.bounds.in_flight_max && profile.waiting.is_empty() {
-            return start(&mut self.tasks, number, profile, job, now);
+            return start(&mut self.tasks, number, profile, pending, now);
         }
-        let fits = profile.waiting.len() < self.bounds.waiting_max && self.has_bytes(number, job.bytes());
+        let fits = profile.waiting.len() < self.bounds.waiting_max && self.has_bytes(number, pending.bytes());
         let Some(profile) = self.profiles.get_mut(&number) else { return };
         if !fits {
-            return profile.refused(job, now);
+            return profile.refused(pending, now);
         }
-        profile.waiting_bytes += job.bytes();
-        profile.waiting.push_back(job);
+        profile.waiting_bytes += pending.bytes();
+        profile.waiting.push_back(pending);
     }
 
     /// Returns true if a call of this profile with this many bytes may wait. Half of the room is for all; of the other
@@ -160,11 +160,11 @@ impl BridgeDriver {
         self.profiles.iter().map(of).sum::<usize>() <= half
     }
 
-    fn ended(&mut self, number: u64, job: Job, judgement: Judgement) {
+    fn ended(&mut self, number: u64, pending: PendingCall, judgement: Judgement) {
         let now = Instant::now();
         let Some(profile) = self.profiles.get_mut(&number) else { return };
-        match profile.ended(job, judgement, now) {
-            Next::Again(job) => spawn(&mut self.tasks, number, *job),
+        match profile.ended(pending, judgement, now) {
+            Next::Again(pending) => spawn(&mut self.tasks, number, *pending),
             Next::Over => start_waiting(&mut self.tasks, self.bounds, number, profile, now),
         }
     }
@@ -173,10 +173,10 @@ impl BridgeDriver {
         self.reload();
         let now = Instant::now();
         for (number, profile) in &mut self.profiles {
-            while profile.waiting.front().is_some_and(|job| now >= job.deadline) {
-                if let Some(job) = profile.waiting.pop_front() {
-                    profile.waiting_bytes -= job.bytes();
-                    profile.expired(job, now);
+            while profile.waiting.front().is_some_and(|pending| now >= pending.deadline) {
+                if let Some(pending) = profile.waiting.pop_front() {
+                    profile.waiting_bytes -= pending.bytes();
+                    profile.expired(pending, now);
                 }
             }
             start_waiting(&mut self.tasks, self.bounds, *number, profile, now);
@@ -228,27 +228,27 @@ fn reply(call: UpstreamCall, outcome: BridgeOutcome) {
     }
 }
 
-type Tasks = JoinSet<(u64, Job, Judgement)>;
+type Tasks = JoinSet<(u64, PendingCall, Judgement)>;
 
 /// Starts calls that wait, as far as there is room.
 fn start_waiting(tasks: &mut Tasks, bounds: Bounds, number: u64, profile: &mut Profile, now: Instant) {
     while profile.in_flight < bounds.in_flight_max || profile.breaker.refuses(now).is_some() {
-        let Some(job) = profile.waiting.pop_front() else { return };
-        profile.waiting_bytes -= job.bytes();
-        start(tasks, number, profile, job, now);
+        let Some(pending) = profile.waiting.pop_front() else { return };
+        profile.waiting_bytes -= pending.bytes();
+        start(tasks, number, profile, pending, now);
     }
 }
 
-fn start(tasks: &mut Tasks, number: u64, profile: &mut Profile, job: Job, now: Instant) {
-    if let Some(job) = profile.admit(job, now) {
-        spawn(tasks, number, job);
+fn start(tasks: &mut Tasks, number: u64, profile: &mut Profile, pending: PendingCall, now: Instant) {
+    if let Some(pending) = profile.admit(pending, now) {
+        spawn(tasks, number, pending);
     }
 }
 
-fn spawn(tasks: &mut Tasks, number: u64, job: Job) {
+fn spawn(tasks: &mut Tasks, number: u64, pending: PendingCall) {
     tasks.spawn(async move {
-        let judgement = attempt(&job).await;
-        (number, job, judgement)
+        let judgement = attempt(&pending).await;
+        (number, pending, judgement)
     });
 }
 

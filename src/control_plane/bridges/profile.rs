@@ -29,7 +29,7 @@ pub(super) struct Profile {
     pub name: Arc<BridgeName>,
     pub service: Arc<Service>,
     timeout: Duration,
-    pub waiting: VecDeque<Job>,
+    pub waiting: VecDeque<PendingCall>,
     pub waiting_bytes: usize,
     pub in_flight: usize,
     pub breaker: Breaker,
@@ -50,8 +50,8 @@ pub(super) struct Service {
     pub connections: Option<Arc<Connections>>,
 }
 
-/// One call.
-pub(super) struct Job {
+/// One call, from its acceptance to its reply: it waits, or an attempt is under way.
+pub(super) struct PendingCall {
     pub call: UpstreamCall,
     service: Arc<Service>,
     pub prepared: Arc<Prepared>,
@@ -61,7 +61,7 @@ pub(super) struct Job {
     is_probe: bool,
 }
 
-impl Job {
+impl PendingCall {
     /// Bytes that a call that waits holds.
     pub fn bytes(&self) -> usize {
         self.prepared.body.len()
@@ -73,7 +73,7 @@ pub(super) enum Next {
     /// The call has its reply.
     Over,
     /// A second attempt.
-    Again(Box<Job>),
+    Again(Box<PendingCall>),
 }
 
 impl Service {
@@ -130,7 +130,7 @@ impl Profile {
     }
 
     /// Makes the request of a call. `None`: the call has its reply.
-    pub fn prepare(&mut self, call: UpstreamCall, now: Instant) -> Option<Job> {
+    pub fn prepare(&mut self, call: UpstreamCall, now: Instant) -> Option<PendingCall> {
         match self.service.bridge.prepare(&call.op.to, &call.op.message, SystemTime::now()) {
             Ok(prepared) => {
                 if let Some(left) = self.breaker.refuses(now) {
@@ -139,7 +139,7 @@ impl Profile {
                 }
                 let (prepared, deadline) = (Arc::new(prepared), now + self.timeout);
                 let service = Arc::clone(&self.service);
-                Some(Job { call, service, prepared, since: now, deadline, is_retry: false, is_probe: false })
+                Some(PendingCall { call, service, prepared, since: now, deadline, is_retry: false, is_probe: false })
             }
             Err(judgement) => {
                 let judgement = self.believed(judgement, now);
@@ -150,24 +150,24 @@ impl Profile {
     }
 
     /// Lets the breaker decide on a call that would be made now. `None`: the call has its reply.
-    pub fn admit(&mut self, mut job: Job, now: Instant) -> Option<Job> {
+    pub fn admit(&mut self, mut pending: PendingCall, now: Instant) -> Option<PendingCall> {
         match self.breaker.admit(now) {
             Admission::Shed(left) => {
-                self.reply(job.call, job.since, now, shed(left));
+                self.reply(pending.call, pending.since, now, shed(left));
                 return None;
             }
-            Admission::Probe => job.is_probe = true,
+            Admission::Probe => pending.is_probe = true,
             Admission::Pass => {}
         }
         self.budget.called(now);
         self.in_flight += 1;
-        Some(job)
+        Some(pending)
     }
 
     /// Handles the result of an attempt.
-    pub fn ended(&mut self, job: Job, judgement: Judgement, now: Instant) -> Next {
+    pub fn ended(&mut self, pending: PendingCall, judgement: Judgement, now: Instant) -> Next {
         self.in_flight -= 1;
-        match self.breaker.record(now, judgement.sign, job.is_probe, jitter()) {
+        match self.breaker.record(now, judgement.sign, pending.is_probe, jitter()) {
             Change::Opened => {
                 tracing::warn!(bridge = self.name.kind(), app = %self.name.app, "bridge breaker opened");
             }
@@ -177,15 +177,15 @@ impl Profile {
             Change::None => {}
         }
         let mut judgement = self.believed(judgement, now);
-        if judgement.retry != Retry::No && !job.is_retry && now < job.deadline {
+        if judgement.retry != Retry::No && !pending.is_retry && now < pending.deadline {
             if self.budget.take(now) {
                 self.stats.retries += 1;
                 self.in_flight += 1;
-                return Next::Again(Box::new(Job { is_retry: true, is_probe: false, ..job }));
+                return Next::Again(Box::new(PendingCall { is_retry: true, is_probe: false, ..pending }));
             }
             judgement = Judgement::shed(SHED_SECONDS_MIN);
         }
-        self.reply(job.call, job.since, now, judgement);
+        self.reply(pending.call, pending.since, now, judgement);
         Next::Over
     }
 
@@ -205,13 +205,13 @@ impl Profile {
     }
 
     /// Answers a call whose time is over before its turn came.
-    pub fn expired(&mut self, job: Job, now: Instant) {
-        self.reply(job.call, job.since, now, Judgement::timeout().without_call());
+    pub fn expired(&mut self, pending: PendingCall, now: Instant) {
+        self.reply(pending.call, pending.since, now, Judgement::timeout().without_call());
     }
 
     /// Answers a call that finds no place.
-    pub fn refused(&mut self, job: Job, now: Instant) {
-        self.reply(job.call, job.since, now, Judgement::shed(SHED_SECONDS_MIN));
+    pub fn refused(&mut self, pending: PendingCall, now: Instant) {
+        self.reply(pending.call, pending.since, now, Judgement::shed(SHED_SECONDS_MIN));
     }
 
     /// Puts an outcome under the guard, which counts answers of the service and tokens that were refused in its place.
@@ -258,8 +258,8 @@ fn shed(left: Duration) -> Judgement {
 }
 
 /// One attempt, until the deadline of the call.
-pub(super) async fn attempt(job: &Job) -> Judgement {
-    let made = timeout_at(job.deadline, exchange(&job.service, &job.prepared)).await;
+pub(super) async fn attempt(pending: &PendingCall) -> Judgement {
+    let made = timeout_at(pending.deadline, exchange(&pending.service, &pending.prepared)).await;
     made.unwrap_or_else(|_| Judgement::timeout())
 }
 

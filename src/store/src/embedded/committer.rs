@@ -141,14 +141,14 @@ impl Committer {
         let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, room, self.store_status.user_rows_max);
         for mail in mails.drain(..) {
             let done = match mail {
-                CommitterMail::Job(job) => {
+                CommitterMail::Op(submitted) => {
                     self.store_status.queued.fetch_sub(1, Ordering::Relaxed);
-                    owed.durable |= is_durable(&job.op);
+                    owed.durable |= is_durable(&submitted.op);
                     let (answer, done) = match failure {
                         Some(_) => (Err(StoreError::Transient), Ok(())),
-                        None => settle_answer(group.apply(job.op)),
+                        None => settle_answer(group.apply(submitted.op)),
                     };
-                    owed.replies.push((job.reply_queue, job.ticket, job.route, answer));
+                    owed.replies.push((submitted.reply_queue, submitted.ticket, submitted.route, answer));
                     done
                 }
                 CommitterMail::Upkeep(upkeep) => {

@@ -42,7 +42,7 @@ pub(super) struct OpRoute {
 }
 
 /// One operation under way.
-pub(super) struct Job {
+pub(super) struct SubmittedOp {
     pub(super) reply_queue: Arc<ReplyQueue>,
     pub(super) ticket: StoreTicket,
     pub(super) route: OpRoute,
@@ -51,7 +51,7 @@ pub(super) struct Job {
 
 /// Work for the committer.
 pub(super) enum CommitterMail {
-    Job(Job),
+    Op(SubmittedOp),
     /// From the keeper or a reader.
     Upkeep(CleanupOp),
     /// Messages of a ledger replay, saved also beyond the bound on disk use. The reply comes when they are durable,
@@ -66,6 +66,6 @@ pub(super) enum CommitterMail {
 /// Work for a reader.
 pub(super) enum ReaderMail {
     /// To answer or to hand on.
-    Job(Job),
+    Op(SubmittedOp),
     Stop,
 }

@@ -18,7 +18,7 @@ use machine::limits;
 use machine::{StoreError, StoreOp};
 use shards::ports::Store;
 
-use super::mail::{Answer, CommitterMail, Job, OpRoute, ReaderMail, ReplyQueue};
+use super::mail::{Answer, CommitterMail, OpRoute, ReaderMail, ReplyQueue, SubmittedOp};
 use super::operation::is_write;
 use super::stats::Tally;
 use super::store_status::StoreStatus;
@@ -82,12 +82,12 @@ impl Store for Port {
         if stalled || self.outstanding >= limits::STORE_TICKETS_MAX {
             return self.refuse(ticket);
         }
-        let job = Job { reply_queue: self.reply_queue.clone(), ticket, route, op };
+        let submitted = SubmittedOp { reply_queue: self.reply_queue.clone(), ticket, route, op };
         let sent = if route.through_reader {
-            self.reader.send(ReaderMail::Job(job)).is_ok()
+            self.reader.send(ReaderMail::Op(submitted)).is_ok()
         } else {
             self.store_status.queued.fetch_add(1, Ordering::Relaxed);
-            self.committer.send(CommitterMail::Job(job)).is_ok()
+            self.committer.send(CommitterMail::Op(submitted)).is_ok()
         };
         if !sent {
             // The store has been closed.

@@ -10,7 +10,7 @@ use machine::{StoreError, StoreOp};
 
 use super::database::Database;
 use super::group::cleanup::CleanupOp;
-use super::mail::{CommitterMail, Job, ReaderMail};
+use super::mail::{CommitterMail, ReaderMail, SubmittedOp};
 use super::query;
 use super::stats::Tally;
 use super::store_status::StoreStatus;
@@ -22,40 +22,40 @@ pub(super) fn run(
     committer: &Sender<CommitterMail>,
     store_status: &Arc<StoreStatus>,
 ) {
-    while let Ok(ReaderMail::Job(job)) = inbox.recv() {
-        if job.route.to_committer {
+    while let Ok(ReaderMail::Op(submitted)) = inbox.recv() {
+        if submitted.route.to_committer {
             store_status.queued.fetch_add(1, Ordering::Relaxed);
-            if let Err(returned) = committer.send(CommitterMail::Job(job))
-                && let CommitterMail::Job(job) = returned.0
+            if let Err(returned) = committer.send(CommitterMail::Op(submitted))
+                && let CommitterMail::Op(submitted) = returned.0
             {
-                refuse(job, store_status);
+                refuse(submitted, store_status);
             }
             continue;
         }
-        match query::answer(db, &job.op) {
+        match query::answer(db, &submitted.op) {
             Ok(found) => {
                 Tally::add(&store_status.tally.reads);
-                job.reply_queue.push(job.ticket, job.route, Ok(found.reply));
-                job.reply_queue.wake();
+                submitted.reply_queue.push(submitted.ticket, submitted.route, Ok(found.reply));
+                submitted.reply_queue.wake();
                 if found.nothing_marked && found.expired.is_empty() {
-                    store_status.tell(committer, CleanupOp::ClearMark(job.route.uaid));
+                    store_status.tell(committer, CleanupOp::ClearMark(submitted.route.uaid));
                 }
                 if !found.expired.is_empty() {
-                    store_status.tell(committer, expired(&job.op, found.expired));
+                    store_status.tell(committer, expired(&submitted.op, found.expired));
                 }
             }
             Err(error) => {
                 store_status.tally.read_failed(&error);
-                refuse(job, store_status);
+                refuse(submitted, store_status);
             }
         }
     }
 }
 
-fn refuse(job: Job, store_status: &StoreStatus) {
+fn refuse(submitted: SubmittedOp, store_status: &StoreStatus) {
     Tally::add(&store_status.tally.transient);
-    job.reply_queue.push(job.ticket, job.route, Err(StoreError::Transient));
-    job.reply_queue.wake();
+    submitted.reply_queue.push(submitted.ticket, submitted.route, Err(StoreError::Transient));
+    submitted.reply_queue.wake();
 }
 
 fn expired(op: &StoreOp, keys: Vec<fjall::Slice>) -> CleanupOp {

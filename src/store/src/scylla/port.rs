@@ -38,7 +38,7 @@ impl ReplyQueue {
 }
 
 /// One operation under way.
-pub(super) struct Job {
+pub(super) struct SubmittedOp {
     pub(super) ticket: StoreTicket,
     pub(super) op: StoreOp,
     pub(super) arrived: Instant,
@@ -47,7 +47,7 @@ pub(super) struct Job {
 /// The port of one shard.
 pub(super) struct Port {
     pub(super) reply_queue: Arc<ReplyQueue>,
-    pub(super) lane: UnboundedSender<Job>,
+    pub(super) lane: UnboundedSender<SubmittedOp>,
     pub(super) breaker: Arc<Breaker>,
     pub(super) stats: Arc<SharedStoreStats>,
     outstanding: usize,
@@ -57,7 +57,7 @@ pub(super) struct Port {
 impl Port {
     pub(super) fn new(
         reply_queue: Arc<ReplyQueue>,
-        lane: UnboundedSender<Job>,
+        lane: UnboundedSender<SubmittedOp>,
         breaker: Arc<Breaker>,
         stats: Arc<SharedStoreStats>,
     ) -> Port {
@@ -79,7 +79,7 @@ impl Store for Port {
         if self.breaker.is_open() || self.outstanding >= limits::STORE_TICKETS_MAX {
             return self.refuse(ticket);
         }
-        if self.lane.send(Job { ticket, op, arrived: Instant::now() }).is_err() {
+        if self.lane.send(SubmittedOp { ticket, op, arrived: Instant::now() }).is_err() {
             // The store has been closed.
             return self.refuse(ticket);
         }

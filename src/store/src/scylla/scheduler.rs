@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use super::client::{Client, StatementContext};
 use super::ops;
-use super::port::{Answer, Job, ReplyQueue};
+use super::port::{Answer, ReplyQueue, SubmittedOp};
 use super::stats::count;
 use super::user_cache::UserCache;
 
@@ -74,7 +74,7 @@ impl OpClass {
 
 /// An operation that waits, and the operations that share its answer.
 struct QueuedOp {
-    job: Job,
+    submitted: SubmittedOp,
     class: OpClass,
     also: Vec<StoreTicket>,
 }
@@ -107,7 +107,7 @@ impl Queue {
 /// The task of a lane.
 pub(super) struct OpScheduler {
     shared: Arc<Shared>,
-    inbox: UnboundedReceiver<Job>,
+    inbox: UnboundedReceiver<SubmittedOp>,
     users: HashMap<Uaid, Queue>,
     /// Users with something that may begin, each once, in turn.
     ready: VecDeque<Uaid>,
@@ -118,7 +118,7 @@ pub(super) struct OpScheduler {
 }
 
 impl OpScheduler {
-    pub(super) fn new(shared: Arc<Shared>, inbox: UnboundedReceiver<Job>) -> OpScheduler {
+    pub(super) fn new(shared: Arc<Shared>, inbox: UnboundedReceiver<SubmittedOp>) -> OpScheduler {
         let (ready, last) = (VecDeque::new(), VecDeque::new());
         OpScheduler { shared, inbox, users: HashMap::new(), ready, last, running: JoinSet::new(), running_last: 0 }
     }
@@ -140,11 +140,11 @@ impl OpScheduler {
                         self.refuse_waiting();
                     }
                 }
-                job = self.inbox.recv(), if open => match job {
-                    Some(job) => {
-                        self.take(job);
-                        while let Ok(job) = self.inbox.try_recv() {
-                            self.take(job);
+                submitted = self.inbox.recv(), if open => match submitted {
+                    Some(submitted) => {
+                        self.take(submitted);
+                        while let Ok(submitted) = self.inbox.try_recv() {
+                            self.take(submitted);
                         }
                     }
                     None => open = false,
@@ -154,8 +154,8 @@ impl OpScheduler {
         }
     }
 
-    fn take(&mut self, job: Job) {
-        let (uaid, class) = (job.op.uaid(), OpClass::of(&job.op));
+    fn take(&mut self, submitted: SubmittedOp) {
+        let (uaid, class) = (submitted.op.uaid(), OpClass::of(&submitted.op));
         let queue = self.users.entry(uaid).or_insert_with(|| Queue {
             running: 0,
             class: OpClass::Alone,
@@ -164,18 +164,18 @@ impl OpScheduler {
             listed: false,
             listed_last: false,
         });
-        if matches!(job.op, StoreOp::LoadUser { .. } | StoreOp::Locate { .. }) {
+        if matches!(submitted.op, StoreOp::LoadUser { .. } | StoreOp::Locate { .. }) {
             let reads = queue.waiting.iter_mut().rev().take(SHARE_WITHIN).take_while(|w| w.class == OpClass::Read);
-            let mut same = reads.filter(|waiting| same_read(&waiting.job.op, &job.op));
+            let mut same = reads.filter(|waiting| same_read(&waiting.submitted.op, &submitted.op));
             if let Some(waiting) = same.next() {
-                waiting.also.push(job.ticket);
+                waiting.also.push(submitted.ticket);
                 count(&self.shared.client.stats.others.coalesced);
                 return;
             }
         }
         self.shared.client.stats.others.queue.fetch_add(1, Ordering::Relaxed);
         let queued = if class == OpClass::Last { &mut queue.last } else { &mut queue.waiting };
-        queued.push_back(QueuedOp { job, class, also: Vec::new() });
+        queued.push_back(QueuedOp { submitted, class, also: Vec::new() });
         self.list(uaid);
     }
 
@@ -196,7 +196,7 @@ impl OpScheduler {
     fn begin(&mut self) {
         while self.running.len() < self.shared.client.limit.get() {
             let Some(next) = self.next().or_else(|| self.next_last()) else { break };
-            let (uaid, class) = (next.job.op.uaid(), next.class);
+            let (uaid, class) = (next.submitted.op.uaid(), next.class);
             self.running_last += usize::from(class == OpClass::Last);
             self.list(uaid);
             self.shared.client.stats.others.queue.fetch_sub(1, Ordering::Relaxed);
@@ -279,14 +279,14 @@ fn same_read(one: &StoreOp, other: &StoreOp) -> bool {
 
 /// Does one operation and answers it.
 async fn carry_out(shared: &Shared, waiting: QueuedOp) {
-    let until = waiting.job.arrived + OPERATION_TIME_MAX;
+    let until = waiting.submitted.arrived + OPERATION_TIME_MAX;
     let late = shared.client.breaker.is_open() || Instant::now() >= until;
     let found = if late {
         Err(StoreError::Transient)
     } else {
         let context = StatementContext { client: &shared.client, permits: &shared.permits, until };
         // The limit of each statement ends before this one, except for operations with many statements.
-        let done = tokio::time::timeout_at(until, ops::carry_out(&context, &shared.known, &waiting.job.op)).await;
+        let done = tokio::time::timeout_at(until, ops::carry_out(&context, &shared.known, &waiting.submitted.op)).await;
         done.unwrap_or(Err(StoreError::Transient))
     };
     answer(shared, &waiting, found);
@@ -304,5 +304,5 @@ fn answer(shared: &Shared, waiting: &QueuedOp, found: Answer) {
         };
         shared.reply_queue.push(*ticket, copy);
     }
-    shared.reply_queue.push(waiting.job.ticket, found);
+    shared.reply_queue.push(waiting.submitted.ticket, found);
 }
