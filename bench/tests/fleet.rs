@@ -385,24 +385,3 @@ fn who_does_not_ack_gets_it_again_and_who_is_slow_does_not() {
     let came = fleet.until(700, notified);
     check_notified(&came, &again);
 }
-
-#[test]
-fn an_open_loop_connects_everybody_and_says_how_late() {
-    let world = World::start();
-    let mut fleet = Fleet::new(&world, 1_000, plan(0));
-    let begin = Instant::now() - Duration::from_secs(5);
-    fleet.driver.agents.launch_at_rate(0..1_000, begin, 1_000.0);
-    fleet.driver.settle(PATIENCE).unwrap();
-    for happening in std::mem::take(&mut fleet.driver.happenings) {
-        let AgentEvent::Ready { agent, times } = happening else { panic!("{happening:?}") };
-        let due = begin + Duration::from_millis(agent as u64);
-        assert!(times.late() >= Duration::from_secs(4), "it was due five seconds ago or less by its place");
-        assert!(times.ready() <= due.elapsed());
-    }
-    fleet.driver.agents.disconnect_all();
-    let future = Instant::now() + Duration::from_millis(300);
-    fleet.driver.agents.launch_at_rate(0..10, future, 1_000.0);
-    assert_eq!((fleet.driver.agents.waiting(), fleet.driver.agents.settled()), (10, false));
-    fleet.driver.settle(PATIENCE).unwrap();
-    assert!(Instant::now() >= future && fleet.driver.agents.connected() == 10);
-}

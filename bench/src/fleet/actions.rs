@@ -102,14 +102,7 @@ impl Agents {
 
     /// Queues these agents to connect, due now. Those that are connected when their turn comes stay as they are.
     pub fn launch(&mut self, agents: impl IntoIterator<Item = usize>) {
-        self.queue.add(agents, Instant::now(), None);
-    }
-
-    /// Queues these agents to connect, the first at `begin` and the others at `per_second`, also when the server is
-    /// slow: an open loop. Handshakes under way are bounded all the same; an agent that waits for that is late, and its
-    /// `Times` say so.
-    pub fn launch_at_rate(&mut self, agents: impl IntoIterator<Item = usize>, begin: Instant, per_second: f64) {
-        self.queue.add(agents, begin, Some(per_second));
+        self.queue.add(agents, Instant::now());
     }
 
     /// These agents take the plan's `ack_delay` to ack, or not.

@@ -195,7 +195,7 @@ impl Agents {
             if self.in_flight >= self.in_flight_max {
                 break;
             }
-            let Some((index, due)) = self.queue.next(self.now) else { break };
+            let Some((index, due)) = self.queue.next() else { break };
             let Some(agent) = self.agents.get_mut(index as usize).filter(|agent| agent.phase == Phase::Absent) else {
                 continue;
             };

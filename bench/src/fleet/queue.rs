@@ -1,32 +1,23 @@
 //! Queue of agents that connect next, with the times at which they should.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Some agents in a row that follow one schedule.
-struct ScheduleSegment {
-    begin: Instant,
-    /// Seconds from one to the next; 0 for all at once.
-    interval: f64,
-    queued: usize,
-    started: usize,
-}
-
-impl ScheduleSegment {
-    fn due(&self) -> Instant {
-        self.begin + Duration::from_secs_f64(self.interval * self.started as f64)
-    }
+/// Some agents in a row that are due at one time.
+struct Due {
+    at: Instant,
+    left: usize,
 }
 
 /// The agents to connect, first come, first served: four bytes each.
 pub(super) struct Queue {
     agents: VecDeque<u32>,
-    stretches: VecDeque<ScheduleSegment>,
+    due: VecDeque<Due>,
 }
 
 impl Queue {
     pub fn new() -> Queue {
-        Queue { agents: VecDeque::new(), stretches: VecDeque::new() }
+        Queue { agents: VecDeque::new(), due: VecDeque::new() }
     }
 
     /// Agents that wait.
@@ -34,60 +25,53 @@ impl Queue {
         self.agents.len()
     }
 
-    /// Queues these: the first at `begin`, the others at `per_second`, or all at once.
-    pub fn add(&mut self, agents: impl IntoIterator<Item = usize>, begin: Instant, per_second: Option<f64>) {
+    /// Queues these, due now.
+    pub fn add(&mut self, agents: impl IntoIterator<Item = usize>, now: Instant) {
         let before = self.agents.len();
         self.agents.extend(agents.into_iter().map(|agent| agent as u32));
-        let interval = per_second.map_or(0.0, |rate| 1.0 / rate.max(1e-6));
-        let queued = self.agents.len() - before;
-        if queued > 0 {
-            self.stretches.push_back(ScheduleSegment { begin, interval, queued, started: 0 });
+        let left = self.agents.len() - before;
+        if left > 0 {
+            self.due.push_back(Due { at: now, left });
         }
     }
 
-    /// Time at which the first is due.
+    /// Time at which the first was due.
     pub fn due(&self) -> Option<Instant> {
-        self.stretches.front().map(ScheduleSegment::due)
+        self.due.front().map(|due| due.at)
     }
 
-    /// The first, when it is due, and the time at which it was due.
-    pub fn next(&mut self, now: Instant) -> Option<(u32, Instant)> {
-        let stretch = self.stretches.front_mut()?;
-        let due = stretch.due();
-        if due > now {
-            return None;
-        }
-        stretch.started += 1;
-        if stretch.started == stretch.queued {
-            self.stretches.pop_front();
+    /// The first, and the time at which it was due.
+    pub fn next(&mut self) -> Option<(u32, Instant)> {
+        let due = self.due.front_mut()?;
+        let at = due.at;
+        due.left -= 1;
+        if due.left == 0 {
+            self.due.pop_front();
         }
         let agent = self.agents.pop_front()?;
         if self.agents.is_empty() {
             self.agents = VecDeque::new();
         }
-        Some((agent, due))
+        Some((agent, at))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn each_has_its_instant_however_late_it_is_asked_for() {
-        let begin = Instant::now();
+    fn each_keeps_the_time_at_which_it_was_queued() {
+        let first = Instant::now();
+        let second = first + Duration::from_secs(1);
         let mut queue = Queue::new();
-        queue.add(0..3, begin, Some(10.0));
-        queue.add([], begin, None);
-        queue.add([7, 8], begin, None);
-        assert_eq!((queue.len(), queue.due()), (5, Some(begin)));
-        assert_eq!(queue.next(begin), Some((0, begin)));
-        assert_eq!(queue.next(begin), None, "the next one is due 100 ms later");
-        let late = begin + Duration::from_secs(9);
-        let tenth = Duration::from_millis(100);
-        assert_eq!(queue.next(late), Some((1, begin + tenth)));
-        assert_eq!(queue.next(late), Some((2, begin + tenth * 2)));
-        assert_eq!((queue.next(late), queue.next(late)), (Some((7, begin)), Some((8, begin))));
-        assert_eq!((queue.next(late), queue.due(), queue.len()), (None, None, 0));
+        queue.add(0..2, first);
+        queue.add([], first);
+        queue.add([7], second);
+        assert_eq!((queue.len(), queue.due()), (3, Some(first)));
+        assert_eq!((queue.next(), queue.next()), (Some((0, first)), Some((1, first))));
+        assert_eq!((queue.due(), queue.next(), queue.next(), queue.len()), (Some(second), Some((7, second)), None, 0));
     }
 }
