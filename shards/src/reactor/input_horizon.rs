@@ -70,6 +70,11 @@ impl InputHorizon {
         self.slept = true;
     }
 
+    /// Instant up to which all input was read: no silence beyond it is judged.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
     /// Returns true if the next submission must say whether the kernel has more.
     pub(super) fn reaps(&self) -> bool {
         self.slept || matches!(self.step, HorizonPhase::Reap(_))
