@@ -14,7 +14,7 @@ use super::{ControlMessage, Machine, Reactor};
 // Most items that one turn takes from each source, so that none starves another, and that a turn is short: what is sent
 // in it goes out with the next one. A completion of a user agent that became readable costs a place in a line only, and
 // app servers stand behind those completions: their bound is large.
-const COMPLETIONS_PER_TURN: usize = 1_024;
+pub(super) const COMPLETIONS_PER_TURN: usize = 1_024;
 const MAILS_PER_LANE_AND_TURN: usize = 64;
 const REPLIES_PER_TURN: usize = 64;
 const CONTROLS_PER_TURN: usize = 16;
@@ -56,7 +56,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.drive();
         let mut handled = 0;
         let mut busy = false;
-        while handled < COMPLETIONS_PER_TURN
+        while handled < self.completions_max
             && let Some(completion) = self.plane.next()
         {
             busy = true;

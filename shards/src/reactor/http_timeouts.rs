@@ -4,6 +4,9 @@
 //! or without traffic meanwhile. An upgraded WebSocket leaves that line: its pings are the machine's. It stands in a
 //! second line only while it has begun a message and not finished it, or its socket takes no bytes, since both hold
 //! memory that neighbours need.
+//!
+//! Times are judged up to the input horizon ([`super::input_horizon`]): a peer whose bytes lie unread is not ended, and
+//! a shard that is never idle ends the others all the same.
 
 use std::collections::VecDeque;
 
@@ -40,6 +43,11 @@ impl HttpTimeouts {
     pub(super) fn next(&self) -> Option<Instant> {
         self.line.front().map(|(at, _)| *at)
     }
+
+    /// Takes out the first connection, if it was due to be looked at by then.
+    fn take(&mut self, by: Instant) -> Option<ConnId> {
+        self.line.pop_front_if(|(at, _)| *at <= by).map(|(_, conn)| conn)
+    }
 }
 
 /// Connections that are looked at for one that may make room.
@@ -56,16 +64,9 @@ enum Verdict {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Ends what was too slow or idle too long. True when something was ended.
     pub(super) fn end_idle_http(&mut self) -> bool {
-        // Bytes of the peers of a late shard are in these completions.
-        if self.plane.has_ready() {
-            return false;
-        }
         let mut worked = false;
         for _ in 0..LOOKS_PER_TURN {
-            if self.http.next().is_none_or(|at| at > self.now.mono) {
-                break;
-            }
-            let Some((_, conn)) = self.http.line.pop_front() else { break };
+            let Some(conn) = self.http.take(self.input_horizon.until()) else { break };
             match self.judge(conn) {
                 Verdict::Forget => {}
                 Verdict::Keep => self.http.add(self.now.mono, conn),
@@ -100,16 +101,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Ends WebSockets whose message is unfinished, or whose socket is blocked, for too long. True when one was ended.
     pub(super) fn end_stuck_websockets(&mut self) -> bool {
-        // News of the peers of a late shard is in these completions.
-        if self.plane.has_ready() {
-            return false;
-        }
         let mut worked = false;
         for _ in 0..LOOKS_PER_TURN {
-            if self.websockets.next().is_none_or(|at| at > self.now.mono) {
-                break;
-            }
-            let Some((_, conn)) = self.websockets.line.pop_front() else { break };
+            let Some(conn) = self.websockets.take(self.input_horizon.until()) else { break };
             match self.judge_websocket(conn) {
                 Verdict::Forget => {
                     if let Some(entry) = self.conns.get_mut(conn) {
@@ -139,8 +133,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn judge_websocket(&mut self, conn: ConnId) -> Verdict {
-        let now_ms = self.now_ms();
-        let over = |since: u32, allowed: TimeSpan| TimeSpan::from_ms(u64::from(now_ms.wrapping_sub(since))) >= allowed;
         let Some(entry) = self.conns.get(conn) else { return Verdict::Forget };
         if !matches!(entry.state, State::Open | State::Moving) {
             return Verdict::Forget;
@@ -149,16 +141,29 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             // Without an armed poll the socket has room, and the send is under way.
             let waits = entry.flags.has(Flags::POLL_OUT);
             let since = self.buffer_pool.get(entry.buffers).map(|buffers| buffers.blocked_since);
-            let late = since.is_some_and(|since| over(since, self.limits.blocked_timeout));
+            let late = since.is_some_and(|since| self.silence(since) >= self.limits.blocked_timeout);
             return if waits && late { Verdict::End(CloseReason::NotReading) } else { Verdict::Keep };
         }
         if !entry.flags.has(Flags::PARTIAL) {
             return Verdict::Forget;
         }
-        // Without an armed poll more has come, or a command is under way.
-        let waits = entry.flags.has(Flags::POLL_IN) && entry.state == State::Open;
-        let late = waits && over(entry.since, self.limits.request_timeout);
+        let waits = entry.state == State::Open && !entry.flags.has(Flags::BUSY);
+        let late = waits && self.silence(entry.since) >= self.unfinished_timeout(entry.flags);
         if late { Verdict::End(CloseReason::MessageTimeout) } else { Verdict::Keep }
+    }
+
+    /// Time from `since` (milliseconds, wrapping) to the input horizon. Bytes that came later may lie unread.
+    fn silence(&self, since: u32) -> TimeSpan {
+        let unread = self.now.mono.since(self.input_horizon.until());
+        let span = TimeSpan::from_ms(u64::from(self.now_ms().wrapping_sub(since)));
+        TimeSpan(span.0.saturating_sub(unread.0))
+    }
+
+    /// Time that a request or a message has to arrive. Without an armed poll more has come, and may lie aside until it
+    /// is decoded: the time is doubled then, and not without end, so that a peer which always sends more is ended too.
+    fn unfinished_timeout(&self, flags: Flags) -> TimeSpan {
+        let timeout = self.limits.request_timeout;
+        if flags.has(Flags::POLL_IN) { timeout } else { TimeSpan(timeout.0.saturating_mul(2)) }
     }
 
     /// Closes the connection of this port on which nothing was said for longest, of those that are looked at next, so
@@ -174,7 +179,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn end_longest_idle(&mut self, port: Port, placeless: bool) -> bool {
-        let now_ms = self.now_ms();
         let idle = |conn: &ConnId| {
             let entry = self.conns.get(*conn)?;
             // One without a place has none to give.
@@ -182,7 +186,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let waits = asked_for && entry.state == State::Open && entry.flags.has(Flags::POLL_IN);
             let begun = entry.flags.has(Flags::BUSY) || (entry.flags.has(Flags::PARTIAL) && !placeless);
             let upgraded = entry.codec.as_ref().is_none_or(|codec| self.edge.is_websocket(codec));
-            let span = TimeSpan::from_ms(u64::from(now_ms.wrapping_sub(entry.since)));
+            let span = self.silence(entry.since);
             (waits && !begun && !upgraded && span >= IDLE_MIN).then_some((span, *conn))
         };
         let looked_at = self.http.line.iter().take(IDLE_LOOKED_AT).map(|(_, conn)| conn);
@@ -201,22 +205,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.flags.has(Flags::BUSY) {
             return Verdict::Keep;
         }
-        let handshake = self.in_handshake(conn) || entry.state == State::Heading;
-        let slow = entry.flags.has(Flags::PARTIAL) || entry.flags.has(Flags::BLOCKED) || entry.port == Port::WebSocket;
-        let allowed = if handshake {
+        let allowed = if self.in_handshake(conn) || entry.state == State::Heading {
             self.limits.handshake_timeout
-        } else if slow {
+        } else if entry.flags.has(Flags::BLOCKED) {
             self.limits.request_timeout
+        } else if entry.flags.has(Flags::PARTIAL) || entry.port == Port::WebSocket {
+            self.unfinished_timeout(entry.flags)
         } else {
             self.limits.keep_alive_timeout
         };
-        // Without an armed poll more has come: a late shard has not read it yet.
-        let begun = entry.flags.has(Flags::PARTIAL) || entry.port == Port::WebSocket;
-        let unread = begun && !entry.flags.has(Flags::BLOCKED) && !handshake;
-        if unread && !entry.flags.has(Flags::POLL_IN) {
-            return Verdict::Keep;
-        }
-        let since = self.now_ms().wrapping_sub(entry.since);
-        if TimeSpan::from_ms(u64::from(since)) >= allowed { Verdict::End(CloseReason::Idle) } else { Verdict::Keep }
+        if self.silence(entry.since) >= allowed { Verdict::End(CloseReason::Idle) } else { Verdict::Keep }
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! A shard that was not let run, or that has more to read than one turn takes, finds deadlines passed while the answers
 //! wait in its sockets. Then the shard is late, not the peer. So it keeps the instant until which all input that had
-//! arrived has been told to the machine, and the machine ends no connection for a silence beyond it ([`Input::Heard`]).
+//! arrived has been told to the machine. The machine ([`Input::HorizonAdvanced`]) and [`super::http_timeouts`] end no
+//! connection for a silence beyond it.
 //!
 //! It is found in rounds of about two turns, one after the other without a gap: what is readable when a round begins is
 //! reaped, received, and decoded, then it is over. Every step of a round waits for a number that was counted before, so
 //! that a shard which is never idle ends its rounds, too. Input that waits behind a connection's own command is not
-//! heard: the machine knows of that.
+//! heard: the machine knows of that. Nor are TLS handshakes in line: their time counts from the accept, read or not.
 //!
-//! [`Input::Heard`]: machine::Input::Heard
+//! [`Input::HorizonAdvanced`]: machine::Input::HorizonAdvanced
 
 use machine::time::{Instant, TimeSpan};
 
@@ -68,6 +69,11 @@ impl InputHorizon {
     /// The shard slept, and would not have if anything had waited.
     pub(super) fn slept(&mut self) {
         self.slept = true;
+    }
+
+    /// Instant up to which all input was read: no silence beyond it is judged.
+    pub(super) fn until(&self) -> Instant {
+        self.until
     }
 
     /// Returns true if the next submission must say whether the kernel has more.

@@ -196,6 +196,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     begun: [begun::Begun; 3],
     lingering: VecDeque<lingering_close::CloseDeadline>,
 
+    /// Completions that one turn handles.
+    completions_max: usize,
     input_horizon: input_horizon::InputHorizon,
 
     /// Inputs that the machine has not been told yet.
@@ -273,6 +275,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             websockets: http_timeouts::HttpTimeouts::new(limits.request_timeout.min(limits.blocked_timeout)),
             begun: Default::default(),
             lingering: VecDeque::new(),
+            completions_max: event_loop::COMPLETIONS_PER_TURN,
             input_horizon: input_horizon::InputHorizon::new(now.mono),
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),

@@ -42,7 +42,7 @@ enum Step {
 }
 
 /// A handshake that takes longer makes room for one that waits.
-const PATIENCE: TimeSpan = TimeSpan::from_secs(1);
+pub(super) const PATIENCE: TimeSpan = TimeSpan::from_secs(1);
 /// Time that the steps of one slice take, and one step more: others wait for them. A first flight is some 110 us.
 const STEPS_SPAN: TimeSpan = TimeSpan(100_000);
 
@@ -167,7 +167,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let Some((conn, since)) = self.handshakes.begun.pop_front() else { return false };
             let flags = self.conns.get(conn).map(|entry| entry.flags);
             let Some(flags) = flags.filter(|_| self.tls.stage(conn.slot) == Stage::Handshake) else { continue };
-            if self.now.mono.since(since) < PATIENCE {
+            // Its flight may lie unread beyond the horizon.
+            if self.input_horizon.until().since(since) < PATIENCE {
                 self.handshakes.begun.push_front((conn, since));
                 return false;
             }

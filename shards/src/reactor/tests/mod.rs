@@ -5,6 +5,7 @@
 
 mod bench;
 mod blocked;
+mod busy;
 mod callers;
 mod crowds;
 mod goodbyes;

@@ -90,7 +90,7 @@ pub(in crate::shard) enum Verdict {
 pub(in crate::shard) struct HeldUp {
     /// Those that were due at this instant or later,
     pub since: Instant,
-    /// are due at this one.
+    /// are due at this one at the earliest.
     pub due: Instant,
 }
 
@@ -183,9 +183,12 @@ impl Keepalive {
         if !late {
             return None;
         }
-        let held_up = HeldUp { since: until.after(self.pong_timeout), due: now.after(self.pong_timeout) };
+        // A nanosecond before the pongs of pings that are written now: the next delay, which begins now, postpones
+        // those and not these. A shard that is always late would postpone them for ever.
+        let due = Instant(now.after(self.pong_timeout).0 - 1);
+        let held_up = HeldUp { since: until.after(self.pong_timeout), due };
         for ping in self.pings.iter_mut().rev().take_while(|ping| ping.due >= held_up.since) {
-            ping.due = held_up.due;
+            ping.due = ping.due.max(held_up.due);
         }
         Some(held_up)
     }
@@ -258,8 +261,24 @@ mod tests {
         assert!(keepalive.ping(second(300), at(1), &mut one));
         assert!(keepalive.ping(second(305), at(2), &mut other));
         let held_up = keepalive.horizon_advanced(second(320), second(303), true);
-        assert_eq!(held_up, Some(HeldUp { since: second(313), due: second(330) }));
-        assert_eq!(keepalive.pings.iter().map(|ping| ping.due).collect::<Vec<_>>(), [second(310), second(330)]);
+        let due = Instant(second(330).0 - 1);
+        assert_eq!(held_up, Some(HeldUp { since: second(313), due }));
+        assert_eq!(keepalive.pings.iter().map(|ping| ping.due).collect::<Vec<_>>(), [second(310), due]);
+    }
+
+    /// A ping of the instant at which a delay ends goes out with the next turn, into which the next delay may fall.
+    #[test]
+    fn a_delay_postpones_a_pong_once_and_leaves_one_of_its_last_instant_to_the_next() {
+        let mut keepalive = keepalive();
+        let (mut one, mut other) = (keepalive.begin(second(0), 0), keepalive.begin(second(0), 0));
+        assert!(keepalive.ping(second(300), at(1), &mut one));
+        assert!(keepalive.ping(second(302), at(2), &mut other));
+        let just_before = |at: Instant| Instant(at.0 - 1);
+        let due = |keepalive: &Keepalive| keepalive.pings.iter().map(|ping| ping.due).collect::<Vec<_>>();
+        keepalive.horizon_advanced(second(302), second(299), true);
+        assert_eq!(due(&keepalive), [just_before(second(312)), second(312)]);
+        keepalive.horizon_advanced(second(320), second(302), true);
+        assert_eq!(due(&keepalive), [just_before(second(312)), just_before(second(330))]);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl ShardMachine {
         self.relays.visited(due);
     }
 
-    /// Postpones a Pong that was due at `since` or later, because its Ping was written late. It is due at `due`.
+    /// Postpones a Pong that was due at `since` or later to `due`, because its Ping was written late.
     pub(in crate::shard) fn relays_were_held_up(&mut self, since: Instant, due: Instant) {
         for index in 0..self.relays.end() {
             if let Some(id) = self.relay_at(index) {

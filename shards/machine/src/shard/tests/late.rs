@@ -33,6 +33,18 @@ fn time_out(mesh: &mut Mesh) {
     mesh.run();
 }
 
+/// Lets twenty rounds of a second pass, each of which begins when the one before ends. A Ping is out that was written
+/// within the last second.
+pub(super) fn be_late_in_every_round(mesh: &mut Mesh) {
+    let mut until = Instant(mesh.now.mono.0 - 1_000_000_000);
+    for _ in 0..20 {
+        stand_still(mesh, 1);
+        hear_until(mesh, until, true);
+        time_out(mesh);
+        until = mesh.now.mono;
+    }
+}
+
 #[test]
 fn a_pong_that_waits_for_a_late_shard_is_in_time() {
     let (mut mesh, socket) = pinged();
@@ -81,6 +93,14 @@ fn a_ping_that_a_late_shard_wrote_counts_from_when_it_went_out() {
     hear_until(&mut mesh, later, true);
     hear(&mut mesh, false);
     time_out(&mut mesh);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
+}
+
+/// A crowd may make every round of the horizon long.
+#[test]
+fn a_shard_that_is_late_in_every_round_ends_a_silent_session() {
+    let (mut mesh, socket) = pinged();
+    be_late_in_every_round(&mut mesh);
     assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
 }
 

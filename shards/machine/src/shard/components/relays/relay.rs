@@ -263,10 +263,10 @@ impl Relay {
         self.ping_due = self.ping_due.map(|_| due);
     }
 
-    /// Postpones a pong that was due at `since` or later.
+    /// Postpones a pong that was due at `since` or later to `due`.
     pub fn postpone_pong(&mut self, since: Instant, due: Instant) {
         if self.pong_due.is_some_and(|at| at >= since) {
-            self.pong_due = Some(due);
+            self.pong_due = self.pong_due.max(Some(due));
         }
     }
 

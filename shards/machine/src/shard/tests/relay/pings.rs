@@ -1,5 +1,6 @@
 //! Pings of a relay: it is one connection, and its silence ends all of its members.
 
+use super::super::late::be_late_in_every_round;
 use super::*;
 
 #[test]
@@ -19,6 +20,17 @@ fn a_relay_is_pinged_as_one_connection_and_ends_with_its_members() {
     mesh.pass(5);
     assert_eq!(mesh.closed(relay), Some(CloseReason::PongTimeout));
     assert_eq!(mesh.count(|stats| stats.sessions), 0);
+}
+
+#[test]
+fn a_shard_that_is_late_in_every_round_ends_a_silent_relay() {
+    let mut mesh = Mesh::new(1);
+    let relay = mesh.relay(0);
+    while mesh.said(relay).last() != Some(&Said::Ping) {
+        mesh.pass(1);
+    }
+    be_late_in_every_round(&mut mesh);
+    assert_eq!(mesh.closed(relay), Some(CloseReason::PongTimeout));
 }
 
 #[test]
