@@ -6,7 +6,7 @@ use crate::ring::{Completion, Flags, SocketMove, State};
 use machine::ids::{ConnId, ShardId};
 use machine::limits;
 use machine::time::TimeSpan;
-use machine::{Effect, Event, Input, Mail};
+use machine::{AgentCommand, Command, Effect, Event, Input, Mail};
 
 use super::input_horizon::SubmitResult;
 use super::{ControlMessage, Machine, Reactor};
@@ -22,6 +22,15 @@ const DECODES_PER_TURN: usize = 64;
 
 /// Interval at which the numbers are copied out while the shard works.
 pub(super) const PUBLISH_EVERY: TimeSpan = TimeSpan::from_secs(1);
+
+/// Returns true if somebody waits for what comes of an input.
+fn is_request(input: &Input) -> bool {
+    match input {
+        Input::Frame { .. } | Input::Timeout | Input::HorizonAdvanced { .. } => false,
+        Input::Command { command, .. } => !matches!(command, Command::Agent(AgentCommand::Pong)),
+        _ => true,
+    }
+}
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Runs the shard until it is told to stop.
@@ -113,6 +122,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// before the next.
     pub(super) fn drive(&mut self) {
         while let Some(input) = self.inputs.pop_front() {
+            if is_request(&input) {
+                self.parking.asked(self.now.mono);
+            }
             self.effects.reserve(limits::EFFECTS_PER_INPUT_MAX);
             self.machine.step(self.now, input, &mut self.effects);
             while let Some(effect) = self.effects.pop_front() {

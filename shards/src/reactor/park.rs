@@ -20,15 +20,30 @@ const WARM_SLEEP_MAX: TimeSpan = TimeSpan::from_secs(2);
 /// A warm sleep of this length makes the shard cold.
 const LONG_SLEEP: TimeSpan = TimeSpan::from_secs(1);
 
+/// A shard of which nothing was asked for so long gathers what comes in its warm sleeps: pings of a fleet of phones,
+/// which come one by one, then share a sleep.
+const GATHER_AFTER: TimeSpan = TimeSpan::from_ms(20);
+
 /// State of the shard's sleeps.
 #[derive(Default)]
 pub(super) struct Parking {
     warm: bool,
     /// Short sleeps in a row.
     short: u32,
+    /// Time at which somebody last asked for something.
+    asked: Instant,
 }
 
 impl Parking {
+    /// Something came for whose result somebody waits: all but pings, pongs and the passing of time.
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.asked = now;
+    }
+
+    fn may_gather(&self, now: Instant) -> bool {
+        now.since(self.asked) >= GATHER_AFTER
+    }
+
     fn slept(&mut self, span: TimeSpan) {
         if self.warm {
             self.warm = span < LONG_SLEEP;
@@ -79,7 +94,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     async fn sleep(&mut self) {
         let before = self.clock.now().mono;
         if self.parking.warm {
-            if !self.plane.wait() {
+            if !self.plane.wait(self.parking.may_gather(before)) {
                 return;
             }
             self.stats.warm_parks += 1;
@@ -122,5 +137,14 @@ mod tests {
         assert!(parking.warm, "a shard that warmed up does not cool at once");
         parking.slept(LONG_SLEEP);
         assert!(!parking.warm);
+    }
+
+    #[test]
+    fn a_shard_gathers_when_nothing_was_asked_for_of_late() {
+        let mut parking = Parking::default();
+        let asked = Instant(1_000_000_000);
+        parking.asked(asked);
+        assert!(!parking.may_gather(asked) && !parking.may_gather(Instant(asked.0 + GATHER_AFTER.0 - 1)));
+        assert!(parking.may_gather(asked.after(GATHER_AFTER)));
     }
 }

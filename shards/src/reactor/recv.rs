@@ -151,6 +151,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(conn) = self.conns.name(done) else { return self.plane.arena.free(span) };
         let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
         entry.flags.clear(Flags::RECV);
+        if entry.port != Port::WebSocket {
+            self.parking.asked(self.now.mono);
+        }
         let state = entry.state;
         match (usize::try_from(result), state) {
             (Ok(len), State::Open | State::Moving) if len > 0 => {

@@ -416,8 +416,8 @@ impl Plane {
     }
 
     /// Blocks in the hub until there is a completion in any ring, if all is quiet. False when it was not. The hub must
-    /// be [`Plane::warm`].
-    pub(crate) fn wait(&mut self) -> bool {
+    /// be [`Plane::warm`]. With `gather` completions that come one by one may share the end of the wait.
+    pub(crate) fn wait(&mut self, gather: bool) -> bool {
         let Some((hub, others)) = self.rings.split_first_mut() else { return false };
         for ring in others.iter_mut() {
             ring.announce(true);
@@ -425,7 +425,7 @@ impl Plane {
         Ring::announced();
         let quiet = self.ready.is_empty() && self.sent.is_empty() && !hub.busy() && !others.iter_mut().any(Ring::busy);
         if quiet {
-            hub.wait(&mut self.ready);
+            hub.wait(gather, &mut self.ready);
             self.enters += 1;
         }
         for ring in others {
