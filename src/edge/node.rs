@@ -93,6 +93,7 @@ impl PushEdge {
             NodeAnswer::Noted => response::start(&self.date, context, 202, out).empty(),
             NodeAnswer::NotHere => self.emit_fault(context, ApiError::NoSession, out),
             NodeAnswer::Busy => self.emit_fault(context, ApiError::SessionBusy, out),
+            NodeAnswer::Held => self.emit_fault(context, ApiError::SessionHolds, out),
         }
     }
 }

@@ -60,8 +60,8 @@ impl Context {
 /// Default number of seconds after which a refused sender may try again.
 const RETRY_AFTER: u32 = 120;
 
-/// Header that tells other nodes that the session is absent, or accepts nothing now. A 404 of another server says
-/// nothing about sessions, nor does the 503 of a node that has too many connections.
+/// Header that tells other nodes that the session is absent, accepts nothing now, or holds the message. A 404 of
+/// another server says nothing about sessions, nor does the 503 of a node that has too many connections.
 const SESSION: &str = "Murre-Session";
 
 /// Complete answer beyond `--max-connections`.
@@ -109,6 +109,7 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
         401 => response.header("WWW-Authenticate", b"vapid"),
         404 if fault == ApiError::NoSession => response.header(SESSION, b"none"),
         503 if fault == ApiError::SessionBusy => response.header(SESSION, b"busy"),
+        503 if fault == ApiError::SessionHolds => response.header(SESSION, b"held"),
         410 => response.header("Cache-Control", b"max-age=86400"),
         426 => upgrade::required_headers(response),
         429 | 503 => response.header_with("Retry-After", |out| push_u64(u64::from(retry_after), out)),

@@ -152,7 +152,7 @@ impl EdgeStats {
             ApiError::BadReceipt | ApiError::ReceiptForgotten => &mut self.receipt_requests_refused,
             ApiError::TooManyToEndpoint | ApiError::TooManyOfSender | ApiError::OverBudget => &mut self.posts_too_many,
             ApiError::BadNodeBody => &mut self.node_bodies_refused,
-            ApiError::SessionBusy => &mut self.node_busy,
+            ApiError::SessionBusy | ApiError::SessionHolds => &mut self.node_busy,
             ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
             ApiError::Registration(_) => &mut self.registrations_refused,

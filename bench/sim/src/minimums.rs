@@ -11,7 +11,7 @@ use crate::socket::SocketId;
 use crate::world::World;
 
 /// Time by which a shard that stands still may be late to notice that a user agent is quiet.
-const LATE: u64 = 90_000_000_000;
+pub(crate) const LATE: u64 = 90_000_000_000;
 
 impl World {
     /// A hello is answered: the session has the minimum that the user has for certain.

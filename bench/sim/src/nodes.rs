@@ -100,7 +100,7 @@ impl World {
             NodeAnswer::Done => "node: push done",
             NodeAnswer::Noted => return Err("a push was answered 202".to_owned()),
             NodeAnswer::NotHere => "node: push met nobody",
-            NodeAnswer::Busy => "node: push refused",
+            NodeAnswer::Busy | NodeAnswer::Held => "node: push refused",
         });
         let (step, target) = (self.steps, &mut self.oracle.posts[post]);
         let uaid = target.uaid;

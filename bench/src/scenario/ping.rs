@@ -1,6 +1,7 @@
-//! `ping`: the cost of upkeep. Every session sends `{}`, or a WebSocket ping, in turn and must be answered. The
-//! server's own WebSocket pings are answered and must not come more often than configured. Sessions that ask too often
-//! must be closed (PROTOCOL.md 1.5).
+//! `ping`: the cost of upkeep. Every session sends `{}`, or a WebSocket ping, in turn and must be answered. A session
+//! whose last ping is unanswered leaves one out: an empty pong does not say which ping it answers. The server's own
+//! WebSocket pings are answered and must not come more often than configured. Sessions that ask too often must be
+//! closed (PROTOCOL.md 1.5).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -61,6 +62,8 @@ struct Beat {
 #[derive(Default)]
 struct Tally {
     asked: u64,
+    /// Pings that were due while the one before was unanswered.
+    left_out: u64,
     answered: u64,
     pinged: u64,
     early: u64,
@@ -105,20 +108,17 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
     let pace = OpenLoopSchedule::spread(begin, beats.len(), Duration::from_secs_f64(options.every.max(0.001)));
     let end = begin + Duration::from_secs_f64(options.seconds.max(0.0));
     traffic.others.clear();
-    let mut looked = Instant::now();
+    let (mut looked, mut turn) = (Instant::now(), 0);
     while Instant::now() < end || tally.answered < tally.asked && Instant::now() < end + PATIENCE {
         let owed = if options.every > 0.0 { pace.owed(Instant::now().min(end)) } else { 0 };
-        while tally.asked < owed {
-            let agent = (tally.asked % beats.len().max(1) as u64) as usize;
-            let due = pace.due(tally.asked);
+        while turn < owed {
+            let agent = (turn % beats.len().max(1) as u64) as usize;
             let agents = &mut traffic.driver.agents;
-            let sent = if options.frames { agents.ping_frame(agent) } else { agents.ping(agent) };
-            if sent {
-                beats[agent].asked = Some(due);
-            }
-            tally.asked += 1;
+            let send = || if options.frames { agents.ping_frame(agent) } else { agents.ping(agent) };
+            tally.ask(&mut beats[agent], pace.due(turn), send);
+            turn += 1;
         }
-        let next = pace.due(tally.asked).min(Instant::now() + Duration::from_millis(20));
+        let next = pace.due(turn).min(Instant::now() + Duration::from_millis(20));
         traffic.turn_by(next)?;
         let stood_still = looked.elapsed() > STOOD_STILL;
         looked = Instant::now();
@@ -134,6 +134,16 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
 }
 
 impl Tally {
+    /// Sends a ping that is due, unless the session waits for a pong.
+    fn ask(&mut self, beat: &mut Beat, due: Instant, send: impl FnOnce() -> bool) {
+        if beat.asked.is_some() {
+            self.left_out += 1;
+            return;
+        }
+        beat.asked = send().then_some(due);
+        self.asked += 1;
+    }
+
     fn enter(&mut self, happening: &AgentEvent, beats: &mut [Beat], interval: Option<f64>) {
         let now = Instant::now();
         match happening {
@@ -159,6 +169,7 @@ impl Tally {
 fn show(report: &mut Report, options: &Options, tally: &Tally) {
     report.add("pings of user agents", tally.asked, "");
     report.check("pings of user agents answered", tally.answered, tally.asked);
+    report.add("pings left out, since the one before was unanswered", tally.left_out, "");
     tally.took.show(report, "ping due to its answer");
     report.add("pings of the server, all answered", tally.pinged, "");
     if let Some(gap) = tally.gap_min {
@@ -191,4 +202,25 @@ fn too_soon(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io
     }
     report.check("sessions closed for asking too soon", closed, impatient.len() as u64);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ping_that_is_due_before_the_pong_of_the_last_one_is_left_out() {
+        let (mut tally, mut beats, now) = (Tally::default(), [Beat::default()], Instant::now());
+        let pong = AgentEvent::Pong { agent: 0 };
+        for sends in [true, true, false] {
+            tally.ask(&mut beats[0], now, || sends);
+        }
+        tally.enter(&pong, &mut beats, None);
+        assert_eq!((tally.asked, tally.answered, tally.left_out), (1, 1, 2), "its only ping is answered");
+        tally.ask(&mut beats[0], now, || true);
+        tally.enter(&pong, &mut beats, None);
+        assert_eq!((tally.asked, tally.answered, tally.left_out), (2, 2, 2));
+        tally.ask(&mut beats[0], now, || false);
+        assert_eq!((tally.asked, tally.answered, tally.left_out), (3, 2, 2), "a session that is gone is missed");
+    }
 }

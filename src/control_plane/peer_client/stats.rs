@@ -57,21 +57,21 @@ pub(super) const CALL_TIMES: &[HistogramMeaning] = &[HistogramMeaning {
 impl PeerStats {
     /// Counts what a shard was told.
     pub(super) fn replied(&mut self, op: &PeerOp, reply: PeerReply) {
-        use PeerReply::{Busy, Done, NoAnswer, NotHere, Unreachable};
+        use PeerReply::{Busy, Done, Held, NoAnswer, NotHere, Unreachable};
         let counter = match (op, reply) {
             (PeerOp::Push { .. }, Done) => &mut self.peer_push_done,
             (PeerOp::Push { .. }, NotHere) => &mut self.peer_push_not_here,
-            (PeerOp::Push { .. }, Busy) => &mut self.peer_push_busy,
+            (PeerOp::Push { .. }, Busy | Held) => &mut self.peer_push_busy,
             (PeerOp::Push { .. }, NoAnswer) => &mut self.peer_push_no_answer,
             (PeerOp::Push { .. }, Unreachable) => &mut self.peer_push_unreachable,
             (PeerOp::Notify { .. }, Done) => &mut self.peer_notify_done,
             (PeerOp::Notify { .. }, NotHere) => &mut self.peer_notify_not_here,
             (PeerOp::Notify { .. }, NoAnswer) => &mut self.peer_notify_no_answer,
-            (PeerOp::Notify { .. }, Busy | Unreachable) => &mut self.peer_notify_unreachable,
+            (PeerOp::Notify { .. }, Busy | Held | Unreachable) => &mut self.peer_notify_unreachable,
             (PeerOp::Leave { .. }, Done) => &mut self.peer_leave_done,
             (PeerOp::Leave { .. }, NotHere) => &mut self.peer_leave_not_here,
             (PeerOp::Leave { .. }, NoAnswer) => &mut self.peer_leave_no_answer,
-            (PeerOp::Leave { .. }, Busy | Unreachable) => &mut self.peer_leave_unreachable,
+            (PeerOp::Leave { .. }, Busy | Held | Unreachable) => &mut self.peer_leave_unreachable,
         };
         *counter += 1;
     }

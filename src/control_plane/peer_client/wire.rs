@@ -107,11 +107,18 @@ pub(super) struct PeerResponse {
     pub status: StatusCode,
     /// It speaks of the session: that it is not there, or takes nothing now.
     pub of_session: bool,
+    /// It says that the session holds the message.
+    pub holds: bool,
 }
 
 impl PeerResponse {
     fn of(response: &Response<Incoming>) -> PeerResponse {
-        PeerResponse { status: response.status(), of_session: response.headers().contains_key(&SESSION) }
+        let session = response.headers().get(&SESSION);
+        PeerResponse {
+            status: response.status(),
+            of_session: session.is_some(),
+            holds: session.is_some_and(|said| said == "held"),
+        }
     }
 
     /// Returns the reply for the shard; `None` if the node refused for a reason that its operator must look into.
@@ -119,6 +126,7 @@ impl PeerResponse {
         match self.status.as_u16() {
             200 | 202 => Some(PeerReply::Done),
             404 if self.of_session => Some(PeerReply::NotHere),
+            503 if self.holds && matches!(op, PeerOp::Push { .. }) => Some(PeerReply::Held),
             503 if self.of_session && matches!(op, PeerOp::Push { .. }) => Some(PeerReply::Busy),
             // Too many connections, or on its way out.
             503 => Some(PeerReply::Unreachable),

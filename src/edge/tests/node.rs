@@ -165,6 +165,7 @@ fn answers_have_their_status() {
         (NodeAnswer::Noted, 202, None),
         (NodeAnswer::NotHere, 404, Some("none")),
         (NodeAnswer::Busy, 503, Some("busy")),
+        (NodeAnswer::Held, 503, Some("held")),
     ] {
         let mut harness = Harness::new(Port::Node);
         harness.node_answer = answer;

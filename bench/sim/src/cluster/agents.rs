@@ -59,6 +59,7 @@ impl Cluster {
         let Place::At(conn) = self.socks[id].place else { return Ok(()) };
         let (n, s) = (self.socks[id].node, self.socks[id].shard);
         let Some(mut command) = self.socks[id].inbox.pop_front() else { return Ok(()) };
+        self.socks[id].spoke = self.now;
         let (step, uaid) = (self.steps + 1, self.socks[id].served);
         match &mut command {
             Command::Agent(AgentCommand::Hello(hello)) => {
@@ -112,7 +113,7 @@ impl Cluster {
                 if let Some(known) = self.socks[id].known.filter(|known| known != uaid) {
                     return Err(format!("{known:?} is known and was given {uaid:?}"));
                 }
-                self.socks[id].served = Some(*uaid);
+                (self.socks[id].served, self.socks[id].spoke) = (Some(*uaid), self.now);
             }
             SessionEvent::Registered { uaid, chid, status, .. } => {
                 let asked = self.socks[id].asking.remove(chid);
@@ -181,11 +182,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// In the end every user agent wants everything.
+    /// In the end every user agent wants everything, or speaks now and then ([`Cluster::speaks`]).
     pub(super) fn lowers_when_calm(&mut self, id: SockId) {
-        if self.calm && self.plan.minimums > 0 && self.socks[id].greeted {
+        if self.calm && self.plan.minimums > 0 && self.plan.release_on_activity.0 == 0 && self.socks[id].greeted {
             let minimum = Some(Urgency::VeryLow);
             self.socks[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
+        }
+    }
+
+    /// Every user agent that has slept for a while says something: that releases what its minimum holds.
+    pub(super) fn speaks(&mut self) {
+        let slept = self.now.saturating_sub(2 * self.plan.release_on_activity.0);
+        for id in self.agents.iter().filter_map(|agent| agent.sock).collect::<Vec<_>>() {
+            let sock = &mut self.socks[id];
+            if sock.greeted && sock.spoke < slept && sock.inbox.is_empty() {
+                sock.inbox.push_back(AgentCommand::Pong.into());
+            }
         }
     }
 
@@ -224,6 +236,7 @@ impl Cluster {
             sent_up_to: None,
             minimum: Urgency::VeryLow,
             naming: Urgency::VeryLow,
+            spoke: 0,
             since: self.steps,
             greeted: false,
             unsure: false,

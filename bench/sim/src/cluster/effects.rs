@@ -6,6 +6,7 @@ use shards::mailbox::Lane;
 
 use super::sock::{Frame, Place, SockId};
 use super::world::Cluster;
+use crate::minimums::LATE;
 use crate::shared::{Verdict, lane_of};
 
 impl Cluster {
@@ -95,7 +96,11 @@ impl Cluster {
         let index = self.sighted(message)?;
         let sock = &mut self.socks[id];
         sock.sent_up_to = sock.sent_up_to.max(Some(message.stamp));
-        if message.urgency < sock.minimum {
+        let span = self.plan.release_on_activity.0;
+        let awake = span > 0 && self.now <= sock.spoke + span + LATE;
+        if message.urgency < sock.minimum && awake {
+            self.marks.hit("urgency: released by activity");
+        } else if message.urgency < sock.minimum {
             return Err(format!("{message:?} of urgency {:?} is below the minimum of its user", message.urgency));
         }
         let (boot, read) = (self.nodes[sock.node].id.boot, self.agents[sock.agent].sock == Some(id));

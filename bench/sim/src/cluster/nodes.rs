@@ -98,6 +98,7 @@ impl Cluster {
             durable: plan.durable,
             spill_after: plan.spill_after,
             retry_after: plan.retry_after,
+            release_on_activity: plan.release_on_activity,
             ping_interval: plan.ping_interval,
             ledger_bytes_max: plan.ledger_bytes_max,
             node: Some(node_id(n, boot)),

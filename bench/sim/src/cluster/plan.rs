@@ -35,6 +35,8 @@ pub(super) struct Plan {
     pub(super) stride: u64,
     /// Chance that a user agent which acts names a minimum urgency; POSTs then differ in urgency.
     pub(super) minimums: u64,
+    /// `delivery.release_on_activity`. Where it is on, minima stay to the end, and traffic releases what they hold.
+    pub(super) release_on_activity: TimeSpan,
     pub(super) faults: Faults,
     pub(super) press: Press,
 }
@@ -170,9 +172,11 @@ impl Plan {
             faults: Faults::draw(rng, long),
             press: Press::default(),
             minimums: 0,
+            release_on_activity: TimeSpan(0),
         };
         let plan = if rng.below(8) == 0 { plan.with_copies() } else { plan };
-        Plan { minimums: rng.pick(&[0, 0, 0, 50, 150]), ..plan }
+        let minimums = rng.pick(&[0, 0, 0, 50, 150]);
+        Plan { minimums, release_on_activity: TimeSpan::from_secs(rng.pick(&[0, 20])), ..plan }
     }
 
     /// Users whose profiles were copied: a user is away for minutes, and the copy goes on acking. It does not know the

@@ -106,6 +106,9 @@ impl Cluster {
                     self.connect(index);
                 }
             }
+            if self.plan.minimums > 0 && self.plan.release_on_activity.0 > 0 {
+                self.speaks();
+            }
             if self.now >= until && self.works.is_empty() && self.calls.is_empty() && self.enabled().is_empty() {
                 return Ok(());
             }

@@ -145,7 +145,9 @@ impl Cluster {
             (Some(Breakage::UnreachedIsGone), _, PeerReply::NoAnswer | PeerReply::Unreachable) => PeerReply::NotHere,
             (Some(Breakage::UnsureIsRefused), _, PeerReply::NoAnswer) => PeerReply::Busy,
             // The machine stores a push that was not taken, and stamps it again only when it was refused.
-            (Some(Breakage::RefusedKeepsStamp), PeerOp::Push { .. }, PeerReply::Busy) => PeerReply::Unreachable,
+            (Some(Breakage::RefusedKeepsStamp), PeerOp::Push { .. }, PeerReply::Busy | PeerReply::Held) => {
+                PeerReply::Unreachable
+            }
             (_, _, reply) => reply,
         }
     }

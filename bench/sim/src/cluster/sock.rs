@@ -49,6 +49,8 @@ pub(super) struct Sock {
     /// Minimum urgency that surely holds, and the one that waits for its reply.
     pub(super) minimum: Urgency,
     pub(super) naming: Urgency,
+    /// Time of the last command that its machine was given, or of the answer to its hello.
+    pub(super) spoke: u64,
     /// Step at which it was opened.
     pub(super) since: u64,
     pub(super) greeted: bool,

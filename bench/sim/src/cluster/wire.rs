@@ -173,9 +173,12 @@ impl Cluster {
             NodeAnswer::Done | NodeAnswer::Noted => PeerReply::Done,
             NodeAnswer::NotHere => PeerReply::NotHere,
             NodeAnswer::Busy => PeerReply::Busy,
+            NodeAnswer::Held => PeerReply::Held,
         };
         self.marks.hit(&format!("call: answered {reply:?}"));
-        if let (PeerReply::Busy, PeerOp::Push { to, message, stored: false }) = (reply, &self.calls[at].op) {
+        if let (PeerReply::Busy | PeerReply::Held, PeerOp::Push { to, message, stored: false }) =
+            (reply, &self.calls[at].op)
+        {
             let (to, post) = (Cluster::node_of(to), self.identify(message)?);
             let refusal = (self.nodes[to].id.boot, self.calls[at].given_at, message.stamp);
             self.posts[post].refused_by.get_or_insert(refusal);
@@ -227,7 +230,7 @@ impl Cluster {
         if matches!(op, PeerOp::Notify { .. }) && (unanswered || (owed && reply == PeerReply::Busy)) {
             self.owe(from, op.clone(), owed);
         }
-        if let (PeerReply::Busy, PeerOp::Push { message, stored: false, .. }) = (reply, &op) {
+        if let (PeerReply::Busy | PeerReply::Held, PeerOp::Push { message, stored: false, .. }) = (reply, &op) {
             self.refused(message, behind);
         }
         let reply = self.reply_broken(&op, reply);

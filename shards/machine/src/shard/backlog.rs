@@ -67,13 +67,16 @@ impl ShardMachine {
         let sure = if self.clock.is_stopped() { 0 } else { sure };
         let horizon = Clock(sure.saturating_sub(self.config.settle_lag().micros()));
         let (room, full) = (self.tickets.room(), self.pages_are_full(at));
+        let settling = &mut self.settling;
+        // The minimum may be raised again before the other node has stored.
+        let expects = || link.named_minimum().is_some() && settling.refuses_lately(cx.now.mono, uaid);
         // An idle session has no drain.
-        let Some(active) = self.active_of_mut(index) else { return };
+        let Some(active) = self.active_sessions.get_mut(index) else { return };
         if active.drain.is_reading() || blocked {
             return;
         }
         // No check runs, and none is requested or can begin now.
-        let Some(cursor) = active.drain.go_on(writing, horizon) else { return };
+        let Some(cursor) = active.drain.go_on(writing, horizon, expects) else { return };
         if active.window.is_ahead() || active.window.len() >= window {
             return;
         }
@@ -118,8 +121,8 @@ impl ShardMachine {
                 }
                 let drain = &mut self.active_sessions.live_mut(index).drain;
                 let passed_by = drain.page_taken(read);
-                if drain.holds_nothing() {
-                    self.sessions.live_mut(at).link.hold(false);
+                if let Some(holds) = drain.holds() {
+                    self.sessions.live_mut(at).link.hold(holds);
                 }
                 if passed_by {
                     self.check_presence(cx, at);

@@ -39,7 +39,8 @@ pub struct Presence {
 /// One call of another node. Its reply comes back under the ticket it was submitted with.
 #[derive(Clone, Debug)]
 pub enum PeerOp {
-    /// `PUT /push/{uaid}`: deliver this to the live session. -> `Done`, `NotHere`, `Busy`, `NoAnswer`, `Unreachable`.
+    /// `PUT /push/{uaid}`: deliver this to the live session. -> `Done`, `NotHere`, `Busy`, `Held`, `NoAnswer` or
+    /// `Unreachable`.
     Push {
         to: Arc<NodeId>,
         message: Arc<Message>,
@@ -76,6 +77,8 @@ pub enum PeerReply {
     /// 503: the session is there and cannot take the message now. The message was not taken. The session has set its
     /// own flag, so it finds what is stored now.
     Busy,
+    /// 503: as `Busy`, and the session holds the message: it need not read what is stored now.
+    Held,
     /// The call was sent and no answer came in time, so it may have been carried out.
     NoAnswer,
     /// The call was certainly not carried out: no connection, or no place in the queue.

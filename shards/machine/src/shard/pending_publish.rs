@@ -52,9 +52,18 @@ pub(super) enum AfterCommit {
         message: Arc<Message>,
         /// `delivery.durable`: the node that has the user sends it from memory.
         send: bool,
-        /// Session whose push got no answer.
-        unsure: Option<Presence>,
+        fate: PushFate,
     },
+}
+
+/// Result of the pushes of a message that is stored now.
+pub(super) enum PushFate {
+    /// No session has it.
+    NotTaken,
+    /// This session may have it: its push got no answer.
+    Unsure(Presence),
+    /// This session holds it: it is below the minimum there.
+    Held(Presence),
 }
 
 impl PendingPublish {

@@ -20,7 +20,7 @@ use super::components::window::CopyLocation;
 use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
 use super::pending_op::PendingOp;
-use super::pending_publish::{AfterCommit, PendingPublish};
+use super::pending_publish::{AfterCommit, PendingPublish, PushFate};
 use super::receipt::{self, Outcome};
 use super::row::RowKey;
 use super::slab::SlabKey;
@@ -304,8 +304,8 @@ impl ShardMachine {
         }
         let op = match &work.storing {
             // The node that got the push may save the message from its ledger: two rows would be settled one by one.
-            AfterCommit::Routed { unsure: Some(_), .. } => StoreOp::Save { messages: vec![message] },
-            AfterCommit::Routed { unsure: None, .. } => StoreOp::Publish { message, checked: true },
+            AfterCommit::Routed { fate: PushFate::Unsure(_), .. } => StoreOp::Save { messages: vec![message] },
+            AfterCommit::Routed { .. } => StoreOp::Publish { message, checked: true },
             AfterCommit::Here { .. } | AfterCommit::Held => StoreOp::Publish { message, checked: false },
         };
         self.submit(cx, PendingOp::Publish(work), op);
@@ -421,7 +421,7 @@ impl ShardMachine {
 
     /// Returns true if a session on another node may have to be notified of the stored message.
     fn must_tell(&self, work: &PendingPublish) -> bool {
-        let unsure = matches!(work.storing, AfterCommit::Routed { unsure: Some(_), .. });
+        let unsure = matches!(work.storing, AfterCommit::Routed { fate: PushFate::Unsure(_), .. });
         self.in_cluster() && (unsure || self.session_with(work.row.uaid, work.row.chid).is_none())
     }
 

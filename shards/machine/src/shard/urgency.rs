@@ -223,15 +223,17 @@ impl ShardMachine {
     /// Notes traffic of the user agent: its radio is awake, so held messages may go out for a while
     /// (`delivery.release_on_activity`).
     pub(super) fn heard_from(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
-        let (span, link) = (self.config.release_on_activity, self.sessions.live(at).link);
+        let session = self.sessions.live(at);
+        let (span, link, uaid) = (self.config.release_on_activity, session.link, session.uaid);
         if span == TimeSpan(0) || link.minimum() == Urgency::VeryLow {
             return;
         }
         let slept = self.stay_awake(cx, at);
         let active = self.activate(at);
         let due = slept && active.window.release(Urgency::VeryLow);
-        // A check that runs since it woke finds all of it.
-        let unread = link.holds() && (slept || active.drain.clear());
+        // A check that runs since it woke finds all of it. What another node may store yet is worth one read.
+        let clear = active.drain.clear();
+        let unread = link.holds() && (slept || clear && !self.settling.refuses_lately(cx.now.mono, uaid));
         if unread || due {
             self.release(cx, at);
         }

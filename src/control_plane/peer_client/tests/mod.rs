@@ -216,8 +216,9 @@ fn word_says_whom_it_means_and_which_message() {
 
 #[test]
 fn every_status_has_its_reply() {
-    use PeerReply::{Busy, Done, NotHere, Unreachable};
-    let (none, busy) = ("murre-session: none\r\n", "murre-session: busy\r\n");
+    use PeerReply::{Busy, Done, Held, NotHere, Unreachable};
+    let [none, busy, held] = ["none", "busy", "held"].map(|said| format!("murre-session: {said}\r\n"));
+    let (none, busy, held) = (none.as_str(), busy.as_str(), held.as_str());
     for (status, fields, replies) in [
         ("200 OK", "", [Done, Done, Done]),
         ("202 Accepted", "", [Done, Done, Done]),
@@ -225,6 +226,7 @@ fn every_status_has_its_reply() {
         // Of a server that is no node of this cluster.
         ("404 Not Found", "", [Unreachable, Unreachable, Unreachable]),
         ("503 Service Unavailable", busy, [Busy, Unreachable, Unreachable]),
+        ("503 Service Unavailable", held, [Held, Unreachable, Unreachable]),
         // Of a node with too many connections.
         ("503 Service Unavailable", "connection: close\r\n", [Unreachable, Unreachable, Unreachable]),
         ("401 Unauthorized", "", [Unreachable, Unreachable, Unreachable]),

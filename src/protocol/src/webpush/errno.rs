@@ -121,6 +121,8 @@ pub enum ApiError {
     NoSession,
     /// The session is here and takes nothing more now.
     SessionBusy,
+    /// The session is here, and the message is below its minimum urgency.
+    SessionHolds,
     /// More WebSockets than `websocket.welcome`: another node should have the next one.
     NotWelcome,
     /// The node stops: another node should take new connections.
@@ -202,6 +204,7 @@ impl ApiError {
             ApiError::Forward(fault) => fault.row(),
             ApiError::NoSession => (404, None, "Client not available"),
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
+            ApiError::SessionHolds => (503, None, "Client wants no message of this urgency now"),
             ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
             ApiError::NotWelcome => (503, None, "This node has enough connections, connect again"),
         };
@@ -325,7 +328,7 @@ mod tests {
             (502, Some(901), &[BridgeAuthentication]),
             (502, Some(902), &[BridgeUnreachable]),
             (502, Some(903), &[BridgeNoAnswer]),
-            (503, None, &[SessionBusy, NotWelcome, Stopping]),
+            (503, None, &[SessionBusy, SessionHolds, NotWelcome, Stopping]),
         ];
         for (status, errno, faults) in rows {
             for fault in faults {

@@ -22,7 +22,7 @@ impl ShardMachine {
             return NodeAnswer::Done;
         }
         let answer = self.node_push_answer(cx, push);
-        if answer == NodeAnswer::Busy {
+        if matches!(answer, NodeAnswer::Busy | NodeAnswer::Held) {
             self.settling.refuse(cx.now.mono, uaid, stamp);
         }
         answer
@@ -60,7 +60,7 @@ impl ShardMachine {
         if self.is_held(cx.now.mono, at, &message) {
             // Storage keeps it, and this session need not read it there.
             self.hold(at);
-            return NodeAnswer::Busy;
+            return NodeAnswer::Held;
         }
         let fits = if stored { self.row_fits(at, &message) } else { self.direct_fits(at, &message) };
         if fits && !self.write_in_flight(message.uaid) {

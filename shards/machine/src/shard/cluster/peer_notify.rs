@@ -73,10 +73,14 @@ impl ShardMachine {
             self.submit(cx, PendingOp::SaveAgain(notify), StoreOp::Save { messages: vec![message] });
             return;
         }
-        // A lower minimum is written before the session reads what it held: that read comes behind this store.
         let minimum = user.as_ref().and_then(|user| user.contact.minimum);
-        notify.held = notify.urgency.zip(minimum).is_some_and(|(urgency, minimum)| urgency < minimum);
         notify.left = self.others(cx, notify.uaid, user.map_or_else(Vec::new, |user| user.presence));
+        // A lower minimum is written before the session reads what it held: that read comes behind this store. A
+        // session that came since was not asked, and may be awake.
+        let held = notify.urgency.zip(minimum).is_some_and(|(urgency, minimum)| urgency < minimum);
+        if let Some(holder) = notify.held_by.take().filter(|_| held) {
+            notify.left.retain(|other| other.connected_at > holder.connected_at);
+        }
         // The node that may have the message already is asked first: a message that was settled there must not be sent
         // again.
         if let Some(unsure) = notify.unsure.clone() {
@@ -104,9 +108,6 @@ impl ShardMachine {
     }
 
     fn notify_next(&mut self, cx: &mut StepContext<'_>, mut notify: Box<PeerNotify>) {
-        if notify.held && notify.unsure.is_none() && notify.send.is_none() {
-            notify.left.clear();
-        }
         let Some(next) = notify.left.pop() else {
             match self.session_of(notify.uaid).filter(|_| !notify.looked) {
                 // The user connected here meanwhile.
@@ -143,7 +144,9 @@ impl ShardMachine {
             }
             // The node knows now that there is a row, if it has the message. The user may have moved on from there
             // since.
-            PeerReply::Done | PeerReply::Busy if notify.unsure.is_some() && notify.asked == notify.unsure => {
+            PeerReply::Done | PeerReply::Busy | PeerReply::Held
+                if notify.unsure.is_some() && notify.asked == notify.unsure =>
+            {
                 let before = notify.unsure.take().map_or(0, |unsure| unsure.connected_at);
                 notify.left.retain(|other| other.connected_at >= before);
                 notify.send = None;
@@ -151,7 +154,7 @@ impl ShardMachine {
             }
             // The row is there already, and the session has not been notified of it yet.
             PeerReply::Busy if sent => self.notify_instead(cx, notify),
-            PeerReply::Done | PeerReply::Busy => self.finish(cx, &mut notify),
+            PeerReply::Done | PeerReply::Busy | PeerReply::Held => self.finish(cx, &mut notify),
             PeerReply::NotHere => {
                 if let Some(stale) = notify.asked.take() {
                     self.clear_presence(cx, notify.uaid, stale);

@@ -9,7 +9,7 @@ use crate::time::Instant;
 use super::super::command::{Published, Refusal};
 use super::super::components::requests::ReplyTo;
 use super::super::peer::Presence;
-use super::super::pending_publish::{AfterCommit, PendingPublish};
+use super::super::pending_publish::{AfterCommit, PendingPublish, PushFate};
 use super::super::row::RowKey;
 use super::super::store::StoreOp;
 
@@ -43,8 +43,8 @@ pub(in crate::shard) struct PeerNotify {
     pub waits: Option<(ReplyTo<Published>, Published)>,
     /// Urgency of the message that was stored.
     pub urgency: Option<Urgency>,
-    /// True if the minimum of the user was above it after it was stored: no session needs to read it.
-    pub held: bool,
+    /// Session that holds the message: it need not read it unless its minimum has fallen.
+    pub held_by: Option<Presence>,
     /// Row that was stored for it; deleted if its channel does not exist any more.
     pub row: Option<RowKey>,
     /// Session whose push of the message may have been carried out.
@@ -65,17 +65,20 @@ impl PeerNotify {
     /// Returns the notification of a POST that was stored.
     pub fn of_publish(work: PendingPublish, published: Published) -> PeerNotify {
         let send = work.storing.send().cloned();
-        let (hidden, unsure) = match work.storing {
-            AfterCommit::Routed { message, unsure: None, .. } => {
-                (Some(message).filter(|one| one.topic.is_none()), None)
+        let (mut hidden, mut unsure, mut held_by) = (None, None, None);
+        if let AfterCommit::Routed { message, fate, .. } = work.storing {
+            hidden = Some(message).filter(|one| one.topic.is_none());
+            match fate {
+                PushFate::NotTaken => {}
+                PushFate::Unsure(row) => (hidden, unsure) = (None, Some(row)),
+                PushFate::Held(row) => held_by = Some(row),
             }
-            AfterCommit::Routed { unsure, .. } => (None, unsure),
-            AfterCommit::Here { .. } | AfterCommit::Held => (None, None),
-        };
+        }
         let (row, waits) = (work.row, Some((work.reply_to, published)));
         PeerNotify {
             waits,
             urgency: Some(work.urgency),
+            held_by,
             row: Some(row),
             unsure,
             send,
@@ -87,7 +90,7 @@ impl PeerNotify {
     /// Returns the notification of a POST that was refused because it was not certainly stored, while its push may have
     /// been carried out: the node that has the user must know that there may be a row.
     pub fn of_failure(work: PendingPublish) -> Option<PeerNotify> {
-        let AfterCommit::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
+        let AfterCommit::Routed { fate: PushFate::Unsure(unsure), .. } = work.storing else { return None };
         Some(PeerNotify { row: Some(work.row), unsure: Some(unsure), ..PeerNotify::of_save(work.row.uaid) })
     }
 
@@ -97,7 +100,7 @@ impl PeerNotify {
             uaid,
             waits: None,
             urgency: None,
-            held: false,
+            held_by: None,
             row: None,
             unsure: None,
             looked: false,

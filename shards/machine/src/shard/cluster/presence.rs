@@ -117,7 +117,9 @@ impl ShardMachine {
             PeerReply::Done | PeerReply::NotHere => self.clear_presence(cx, uaid, presence),
             // Its session finds out from the first message that stays unacked there; the row is the older one
             // meanwhile.
-            PeerReply::Busy | PeerReply::NoAnswer | PeerReply::Unreachable => self.stats.leaves_lost += 1,
+            PeerReply::Busy | PeerReply::Held | PeerReply::NoAnswer | PeerReply::Unreachable => {
+                self.stats.leaves_lost += 1;
+            }
         }
     }
 

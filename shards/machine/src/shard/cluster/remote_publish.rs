@@ -15,9 +15,9 @@ use super::super::command::{Disposition, Publish, Published};
 use super::super::components::requests::ReplyTo;
 use super::super::components::user_index::Resident;
 use super::super::composer::{ShardMachine, StepContext};
-use super::super::peer::{PeerOp, PeerReply, Presence};
+use super::super::peer::{PeerOp, PeerReply};
 use super::super::pending_op::{PendingOp, PendingPeerOp};
-use super::super::pending_publish::AfterCommit;
+use super::super::pending_publish::{AfterCommit, PushFate};
 use super::super::store::{StoreError, StoreOp, UserRow};
 use super::pending::{Lookup, RemotePublish};
 
@@ -94,7 +94,7 @@ impl ShardMachine {
         // session notified.
         let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
         if stored_first {
-            self.store_routed(cx, reply_to, (message, stamped), None);
+            self.store_routed(cx, reply_to, (message, stamped), PushFate::NotTaken);
         } else {
             self.push_to_next(
                 cx,
@@ -110,7 +110,7 @@ impl ShardMachine {
             remote.asked = Some(next);
             self.call(cx, PendingPeerOp::Push(remote), op);
         } else {
-            self.store_routed(cx, remote.reply_to, (remote.message, remote.stamped), None);
+            self.store_routed(cx, remote.reply_to, (remote.message, remote.stamped), PushFate::NotTaken);
         }
     }
 
@@ -136,19 +136,26 @@ impl ShardMachine {
                 }
             }
             // The message was not taken, and may now be behind what the session was sent since: it gets a new stamp.
-            PeerReply::Busy if !fleeting => {
+            PeerReply::Busy | PeerReply::Held if !fleeting => {
                 self.stats.pushes_busy += 1;
                 let message = self.stamp(cx, message);
-                self.store_routed(cx, remote.reply_to, (message, now), None);
+                let holder = remote.asked.take().filter(|_| reply == PeerReply::Held);
+                self.store_routed(
+                    cx,
+                    remote.reply_to,
+                    (message, now),
+                    holder.map_or(PushFate::NotTaken, PushFate::Held),
+                );
             }
             PeerReply::NoAnswer => {
                 self.stats.pushes_unsure += 1;
                 // It becomes a saved row, which low water does not cover: only the write itself has to be in time.
-                self.store_routed(cx, remote.reply_to, (message, now), remote.asked.take());
+                let fate = remote.asked.take().map_or(PushFate::NotTaken, PushFate::Unsure);
+                self.store_routed(cx, remote.reply_to, (message, now), fate);
             }
-            PeerReply::Busy | PeerReply::Unreachable => {
+            PeerReply::Busy | PeerReply::Held | PeerReply::Unreachable => {
                 self.stats.pushes_refused += 1;
-                self.store_routed(cx, remote.reply_to, (message, remote.stamped), None);
+                self.store_routed(cx, remote.reply_to, (message, remote.stamped), PushFate::NotTaken);
             }
         }
     }
@@ -159,7 +166,7 @@ impl ShardMachine {
         cx: &mut StepContext<'_>,
         reply_to: ReplyTo<Published>,
         (message, stamped): (Arc<Message>, Instant),
-        unsure: Option<Presence>,
+        fate: PushFate,
     ) {
         if message.ttl == 0 {
             self.stats.ttl_zero_dropped += 1;
@@ -168,7 +175,7 @@ impl ShardMachine {
             return;
         }
         let send = self.config.durable && message.mode() == Mode::WebPush;
-        let storing = AfterCommit::Routed { message: message.clone(), send, unsure };
+        let storing = AfterCommit::Routed { message: message.clone(), send, fate };
         self.store_publish(cx, reply_to, (message, stamped), storing);
     }
 }

@@ -31,7 +31,8 @@ pub(in crate::shard) struct BacklogState {
     passed_by: u32,
     /// The running check has left rows below the minimum urgency where they are, or begins behind such rows.
     held: bool,
-    /// A message below the minimum has gone to storage, or out of the window, since the running check began.
+    /// A message below the minimum has gone to storage, or out of the window, since the running check began, or another
+    /// node may store one yet.
     held_news: bool,
     /// Message rows up to here are in the window, deferred, settled or held: the next check begins behind them. Only if
     /// some are held; low water does the same for the others.
@@ -118,13 +119,13 @@ impl BacklogState {
 
     /// Returns the place where the running check goes on, or begins one that is wanted. `writing`: a write of this user
     /// is under way, which this check does not see; its completion asks for another. `horizon`: what is below was
-    /// written.
-    pub fn go_on(&mut self, writing: bool, horizon: Clock) -> Option<BacklogCursor> {
+    /// written. `expects`: another node may store a message below the minimum yet.
+    pub fn go_on(&mut self, writing: bool, horizon: Clock, expects: impl FnOnce() -> bool) -> Option<BacklogCursor> {
         if self.at.is_none() && self.wanted && (self.news || !writing) {
             (self.wanted, self.news) = (writing, false);
             self.horizon = horizon;
             self.passed_by = 0;
-            (self.held, self.held_news, self.all) = (self.held_to != Stamp::default(), false, false);
+            (self.held, self.held_news, self.all) = (self.held_to != Stamp::default(), expects(), false);
             self.at = Some(BacklogCursor::Topics(None));
         }
         self.at
@@ -176,9 +177,11 @@ impl BacklogState {
         self.held = true;
     }
 
-    /// Returns true if the check that has just ended found nothing below the minimum, and nothing came meanwhile.
-    pub fn holds_nothing(&self) -> bool {
-        self.at.is_none() && !self.wanted && !self.held && !self.held_news
+    /// Returns true if storage has something below the minimum, or may have it soon, as far as the check that has just
+    /// ended knows; `None` if it does not know.
+    pub fn holds(&self) -> Option<bool> {
+        let holds = self.held || self.held_news;
+        (self.at.is_none() && (holds || !self.wanted)).then_some(holds)
     }
 
     /// The rows of a page are in the window: the check vouches for what it read, unless rows were passed by. Returns
@@ -248,7 +251,7 @@ mod tests {
     /// Reads topics and messages to their end; `pass_by` rows of them are left. Returns true if a page said so.
     fn read_all(drain: &mut BacklogState, pass_by: usize) -> bool {
         let mut said = false;
-        while let Some(cursor) = drain.go_on(false, Clock(70)) {
+        while let Some(cursor) = drain.go_on(false, Clock(70), || false) {
             assert_eq!(drain.begin_page(3), 3);
             assert!(drain.is_reading() && drain.is_looking());
             drain.end_page();
@@ -263,7 +266,7 @@ mod tests {
     #[test]
     fn a_check_reads_topics_and_then_messages_and_covers_what_was_written_before_it() {
         let mut drain = BacklogState::default();
-        assert!(drain.clear() && drain.has_covered_nothing() && drain.go_on(false, Clock(70)).is_none());
+        assert!(drain.clear() && drain.has_covered_nothing() && drain.go_on(false, Clock(70), || false).is_none());
         drain.want();
         assert!(!drain.clear() && !read_all(&mut drain, 0) && drain.clear());
         assert_eq!((drain.raise_low_water(50), drain.raise_low_water(50)), (Some(Clock(50)), None));
@@ -282,9 +285,9 @@ mod tests {
     fn a_check_waits_for_a_write_under_way_unless_there_is_news() {
         let mut drain = BacklogState::default();
         drain.want_later();
-        assert_eq!(drain.go_on(true, Clock(70)), None);
+        assert_eq!(drain.go_on(true, Clock(70), || false), None);
         drain.want();
-        assert!(drain.go_on(true, Clock(70)).is_some());
+        assert!(drain.go_on(true, Clock(70), || false).is_some());
         drain.restart();
         assert!(!drain.is_running(), "its page is of a check that was given up");
     }
@@ -295,21 +298,34 @@ mod tests {
         drain.want();
         let mut begun = Vec::new();
         for _ in 0..2 {
-            while let Some(cursor) = drain.go_on(false, Clock(70)) {
+            while let Some(cursor) = drain.go_on(false, Clock(70), || false) {
                 begun.push(cursor);
                 let page = drain.page_read(&end());
                 drain.pass_held();
                 assert!(!drain.page_taken(page), "another node could not help");
             }
-            assert!(!drain.holds_nothing() && drain.has_covered_nothing());
+            assert!(drain.holds() == Some(true) && drain.has_covered_nothing());
             drain.want();
         }
         let behind = Stamp { clock: Clock(70), origin: Origin(u32::MAX) };
         assert_eq!((begun[1], begun[3]), (BacklogCursor::Messages(Stamp::default()), BacklogCursor::Messages(behind)));
         drain.want_all();
-        assert!(!read_all(&mut drain, 0) && drain.holds_nothing(), "all of it has expired");
+        assert!(!read_all(&mut drain, 0) && drain.holds() == Some(false), "all of it has expired");
         drain.hold();
-        assert!(!drain.holds_nothing() && drain.clear());
+        assert!(drain.holds() == Some(true) && drain.clear());
+    }
+
+    #[test]
+    fn a_check_that_finds_nothing_leaves_what_another_node_may_store() {
+        let mut drain = BacklogState::default();
+        for expects in [true, false] {
+            drain.want();
+            while drain.go_on(false, Clock(70), || expects).is_some() {
+                let page = drain.page_read(&end());
+                drain.page_taken(page);
+            }
+            assert_eq!(drain.holds(), Some(expects));
+        }
     }
 
     #[test]

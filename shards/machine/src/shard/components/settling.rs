@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::ids::{Stamp, Uaid};
+use crate::ids::{Clock, Origin, Stamp, Uaid};
 use crate::limits;
 use crate::time::{Instant, TimeSpan};
 
@@ -130,6 +130,13 @@ impl Settling {
     pub fn refused_lately(&self, uaid: Uaid, stamp: Stamp) -> bool {
         self.refused.known.contains(&(uaid, stamp))
     }
+
+    /// Returns true if a push to this user was refused here within the last minute: another node may store it yet.
+    pub fn refuses_lately(&mut self, now: Instant, uaid: Uaid) -> bool {
+        let last = Stamp { clock: Clock(u64::MAX), origin: Origin(u32::MAX) };
+        self.refused.forget_old(now);
+        self.refused.known.range((uaid, Stamp::default())..=(uaid, last)).next().is_some()
+    }
 }
 
 /// Messages of other nodes of the last minute.
@@ -140,7 +147,7 @@ struct Lately {
 }
 
 impl Lately {
-    fn remember(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
+    fn forget_old(&mut self, now: Instant) {
         while let Some((at, uaid, stamp)) = self.order.front().copied() {
             if self.order.len() < LATELY_MAX && now.since(at) < LATELY_FOR {
                 break;
@@ -148,6 +155,10 @@ impl Lately {
             self.order.pop_front();
             self.known.remove(&(uaid, stamp));
         }
+    }
+
+    fn remember(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
+        self.forget_old(now);
         if self.known.insert((uaid, stamp)) {
             self.order.push_back((now, uaid, stamp));
         }
@@ -158,12 +169,13 @@ impl Lately {
 const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
 /// Entries of each of the three tables, about 3 MB each. At the bound the oldest is forgotten.
 const LATELY_MAX: usize = 65_536;
+/// Longer than a call of another node and its write take together (`limits::WRITE_SECONDS_MAX`).
 const LATELY_FOR: TimeSpan = TimeSpan::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Chid, Clock};
+    use crate::ids::Chid;
     use proptest::prelude::*;
 
     fn row(user: u8, clock: u64) -> RowKey {
@@ -236,6 +248,16 @@ mod tests {
         assert!(settling.ended_lately(old.uaid, old.stamp) && !settling.ended_lately(new.uaid, new.stamp));
         settling.remember(Instant(0).after(LATELY_FOR), new.uaid, new.stamp);
         assert!(!settling.ended_lately(old.uaid, old.stamp) && settling.ended_lately(new.uaid, new.stamp));
+    }
+
+    #[test]
+    fn a_user_has_pushes_that_were_refused_within_the_last_minute() {
+        let mut settling = Settling::default();
+        settling.refuse(Instant(0), Uaid([1; 16]), row(1, 5).stamp);
+        let soon = Instant(0).after(TimeSpan(LATELY_FOR.0 - 1));
+        assert!(settling.refuses_lately(soon, Uaid([1; 16])) && !settling.refuses_lately(soon, Uaid([2; 16])));
+        assert!(!settling.refuses_lately(Instant(0).after(LATELY_FOR), Uaid([1; 16])));
+        assert!(!settling.refused_lately(Uaid([1; 16]), row(1, 5).stamp));
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl Mesh {
             Some("Done" | "Noted") => PeerReply::Done,
             Some("NotHere") => PeerReply::NotHere,
             Some("Busy") => PeerReply::Busy,
+            Some("Held") => PeerReply::Held,
             other => panic!("a call was answered {other:?}"),
         }
     }
