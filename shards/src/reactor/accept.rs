@@ -117,7 +117,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         match u32::try_from(result) {
             Ok(direct) => {
                 self.stats.accepts += 1;
-                self.parking.asked(self.now.mono);
+                self.parking.requested(self.now.mono);
                 let slot = self.plane.slot(ring, direct);
                 if matches!(kind.port, Port::Endpoint | Port::Node) {
                     self.deal(slot, kind);

@@ -23,7 +23,7 @@ const DECODES_PER_TURN: usize = 64;
 /// Interval at which the numbers are copied out while the shard works.
 pub(super) const PUBLISH_EVERY: TimeSpan = TimeSpan::from_secs(1);
 
-/// Returns true if somebody waits for what comes of an input.
+/// Returns true if a peer, another shard or another node waits for the result of an input.
 fn is_request(input: &Input) -> bool {
     match input {
         Input::Frame { .. } | Input::Timeout | Input::HorizonAdvanced { .. } => false,
@@ -123,7 +123,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn drive(&mut self) {
         while let Some(input) = self.inputs.pop_front() {
             if is_request(&input) {
-                self.parking.asked(self.now.mono);
+                self.parking.requested(self.now.mono);
             }
             self.effects.reserve(limits::EFFECTS_PER_INPUT_MAX);
             self.machine.step(self.now, input, &mut self.effects);

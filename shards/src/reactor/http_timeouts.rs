@@ -5,8 +5,8 @@
 //! second line only while it has begun a message and not finished it, or its socket takes no bytes, since both hold
 //! memory that neighbours need.
 //!
-//! Times are judged up to the input horizon ([`super::input_horizon`]): a peer whose bytes lie unread is not ended, and
-//! a shard that is never idle ends the others all the same.
+//! Times are judged up to the input horizon ([`super::input_horizon`]): a peer whose bytes lie unread is not ended,
+//! unless it waits in line for its TLS handshake, and a shard that is never idle ends the others all the same.
 
 use std::collections::VecDeque;
 

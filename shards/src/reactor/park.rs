@@ -20,8 +20,8 @@ const WARM_SLEEP_MAX: TimeSpan = TimeSpan::from_secs(2);
 /// A warm sleep of this length makes the shard cold.
 const LONG_SLEEP: TimeSpan = TimeSpan::from_secs(1);
 
-/// A shard of which nothing was asked for so long gathers what comes in its warm sleeps: pings of a fleet of phones,
-/// which come one by one, then share a sleep.
+/// A shard that had no request for so long gathers what comes in its warm sleeps: pings of a fleet of phones, which
+/// come one by one, then share a sleep.
 const GATHER_AFTER: TimeSpan = TimeSpan::from_ms(20);
 
 /// State of the shard's sleeps.
@@ -30,18 +30,19 @@ pub(super) struct Parking {
     warm: bool,
     /// Short sleeps in a row.
     short: u32,
-    /// Time at which somebody last asked for something.
-    asked: Instant,
+    /// Time of the last request.
+    requested: Instant,
 }
 
 impl Parking {
-    /// Something came for whose result somebody waits: all but pings, pongs and the passing of time.
-    pub(super) fn asked(&mut self, now: Instant) {
-        self.asked = now;
+    /// Notes a request: a new connection, bytes of an app server or a node, and every input of the machine but frames
+    /// that ask for nothing, pongs and the passing of time.
+    pub(super) fn requested(&mut self, now: Instant) {
+        self.requested = now;
     }
 
     fn may_gather(&self, now: Instant) -> bool {
-        now.since(self.asked) >= GATHER_AFTER
+        now.since(self.requested) >= GATHER_AFTER
     }
 
     fn slept(&mut self, span: TimeSpan) {
@@ -140,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_gathers_when_nothing_was_asked_for_of_late() {
+    fn a_shard_gathers_when_it_had_no_request_of_late() {
         let mut parking = Parking::default();
-        let asked = Instant(1_000_000_000);
-        parking.asked(asked);
-        assert!(!parking.may_gather(asked) && !parking.may_gather(Instant(asked.0 + GATHER_AFTER.0 - 1)));
-        assert!(parking.may_gather(asked.after(GATHER_AFTER)));
+        let last = Instant(1_000_000_000);
+        parking.requested(last);
+        assert!(!parking.may_gather(last) && !parking.may_gather(Instant(last.0 + GATHER_AFTER.0 - 1)));
+        assert!(parking.may_gather(last.after(GATHER_AFTER)));
     }
 }

@@ -152,7 +152,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
         entry.flags.clear(Flags::RECV);
         if entry.port != Port::WebSocket {
-            self.parking.asked(self.now.mono);
+            self.parking.requested(self.now.mono);
         }
         let state = entry.state;
         match (usize::try_from(result), state) {

@@ -171,7 +171,7 @@ impl Ring {
             unsafe { self.io.submitter().enter::<libc::sigset_t>(0, 1, ENTER_GETEVENTS, None) }
         };
         if let Err(error) = entered {
-            // ETIME: less came than was to be gathered.
+            // ETIME: nothing came within `NO_COMPLETION`.
             let errno = error.raw_os_error().unwrap_or(0);
             let expected = matches!(errno, libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME);
             assert!(expected, "io_uring_enter: {error}");
@@ -197,6 +197,11 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    use super::super::hub::eventfd;
     use super::*;
 
     #[test]
@@ -217,18 +222,48 @@ mod tests {
         assert!(ready.is_empty() && !ring.busy());
     }
 
-    #[test]
-    fn a_wait_that_gathers_ends_with_fewer_than_it_may_gather() {
-        let mut ring = Ring::new(0, 8, 8, 16).unwrap();
+    /// Waits with `gather` until `wake`, on a thread of its own and after a pause, has made one completion.
+    fn gathers_one(ring: &mut Ring, pause: Duration, wake: impl FnOnce() + Send) {
         let mut ready = VecDeque::new();
-        for milliseconds in [0, 2] {
-            let span = types::Timespec::new().nsec(milliseconds * 1_000_000);
-            ring.push(&opcode::Timeout::new(&raw const span).build().user_data(encode_plain(Kind::Ignored, 0, 0)));
-            ring.enter(&mut ready);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(pause);
+                wake();
+            });
             while ready.is_empty() {
                 ring.wait(true, &mut ready);
             }
-            assert_eq!(ready.drain(..).count(), 1);
+        });
+        assert_eq!(ready.len(), 1);
+        // NO_COMPLETION ends a wait that one completion did not end.
+        assert!(begin.elapsed() < Duration::from_secs(5), "one completion ends a wait that gathers");
+    }
+
+    /// Completions of timeouts are left out: they end every wait, whatever it waits for.
+    #[test]
+    fn one_completion_ends_a_wait_that_gathers_before_and_behind_its_time() {
+        let mut ring = Ring::new(0, 8, 8, 16).unwrap();
+        let event = File::from(eventfd().unwrap());
+        let poll = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32)
+            .multi(true)
+            .build()
+            .user_data(encode_plain(Kind::Event, 0, 0));
+        ring.push(&poll);
+        ring.enter(&mut VecDeque::new());
+        for pause in [Duration::ZERO, Duration::from_millis(20)] {
+            gathers_one(&mut ring, pause, || {
+                (&event).write_all(&1u64.to_ne_bytes()).unwrap();
+            });
+        }
+        let hub = ring.fd();
+        for pause in [Duration::ZERO, Duration::from_millis(20)] {
+            gathers_one(&mut ring, pause, || {
+                let mut other = Ring::new(1, 8, 8, 16).unwrap();
+                let word = encode_plain(Kind::Bell, 0, 0);
+                other.push(&opcode::MsgRingData::new(types::Fd(hub.0), 0, word, None).build());
+                other.enter(&mut VecDeque::new());
+            });
         }
     }
 }
