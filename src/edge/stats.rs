@@ -105,7 +105,7 @@ counters! {
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
         counter upgrades_elsewhere: "Upgrades and load balancers answered 503: more than websocket.welcome, no place is left, or the node stops.",
-        counter node_busy: "Notifications of other nodes answered 503: the session takes nothing now.",
+        counter node_busy: "Notifications of other nodes answered 503: the session takes nothing now, or holds the message below its minimum urgency.",
         counter log_events_dropped: "Events of clients left out of the log: too many at once.",
         counter http_malformed: "Connections ended for bytes that are no HTTP request.",
         counter http_not_found: "Requests for a path that does not exist.",

@@ -13,7 +13,7 @@ counters! {
     pub struct PeerStats {
         counter peer_push_done: "PUT /push that the other node took.",
         counter peer_push_not_here: "PUT /push answered 404: the session is not there.",
-        counter peer_push_busy: "PUT /push answered 503: the session takes nothing now.",
+        counter peer_push_busy: "PUT /push answered 503: the session takes nothing now, or holds the message below its minimum urgency.",
         counter peer_push_no_answer: "PUT /push sent and not answered in time.",
         counter peer_push_unreachable: "PUT /push not sent: no connection, circuit open, or too many wait.",
         counter peer_notify_done: "PUT /notif that the other node took.",

@@ -14,7 +14,7 @@ use super::world::Cluster;
 use crate::shared::Verdict;
 
 /// Time, in nanoseconds, for which a boot remembers which messages of other nodes ended there or were refused.
-pub(super) const REMEMBERS: u64 = 60_000_000_000;
+pub(super) const REMEMBERS: u64 = 90_000_000_000;
 /// Time, in microseconds, for which low water stays behind the right time at least: 30 s of a write and the skew of its
 /// clock, less what a clock drifts between two questions.
 const VOUCH_LAG_US: u64 = 40_000_000;

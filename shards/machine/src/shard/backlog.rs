@@ -69,14 +69,14 @@ impl ShardMachine {
         let (room, full) = (self.tickets.room(), self.pages_are_full(at));
         let settling = &mut self.settling;
         // The minimum may be raised again before the other node has stored.
-        let expects = || link.named_minimum().is_some() && settling.refuses_lately(cx.now.mono, uaid);
+        let expects_held = || link.named_minimum().is_some() && settling.refuses_lately(cx.now.mono, uaid);
         // An idle session has no drain.
         let Some(active) = self.active_sessions.get_mut(index) else { return };
         if active.drain.is_reading() || blocked {
             return;
         }
         // No check runs, and none is requested or can begin now.
-        let Some(cursor) = active.drain.go_on(writing, horizon, expects) else { return };
+        let Some(cursor) = active.drain.go_on(writing, horizon, expects_held) else { return };
         if active.window.is_ahead() || active.window.len() >= window {
             return;
         }

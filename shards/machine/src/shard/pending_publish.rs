@@ -52,12 +52,12 @@ pub(super) enum AfterCommit {
         message: Arc<Message>,
         /// `delivery.durable`: the node that has the user sends it from memory.
         send: bool,
-        fate: PushFate,
+        push: PushOutcome,
     },
 }
 
 /// Result of the pushes of a message that is stored now.
-pub(super) enum PushFate {
+pub(super) enum PushOutcome {
     /// No session has it.
     NotTaken,
     /// This session may have it: its push got no answer.

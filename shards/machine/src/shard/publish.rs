@@ -20,7 +20,7 @@ use super::components::window::CopyLocation;
 use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
 use super::pending_op::PendingOp;
-use super::pending_publish::{AfterCommit, PendingPublish, PushFate};
+use super::pending_publish::{AfterCommit, PendingPublish, PushOutcome};
 use super::receipt::{self, Outcome};
 use super::row::RowKey;
 use super::slab::SlabKey;
@@ -304,7 +304,7 @@ impl ShardMachine {
         }
         let op = match &work.storing {
             // The node that got the push may save the message from its ledger: two rows would be settled one by one.
-            AfterCommit::Routed { fate: PushFate::Unsure(_), .. } => StoreOp::Save { messages: vec![message] },
+            AfterCommit::Routed { push: PushOutcome::Unsure(_), .. } => StoreOp::Save { messages: vec![message] },
             AfterCommit::Routed { .. } => StoreOp::Publish { message, checked: true },
             AfterCommit::Here { .. } | AfterCommit::Held => StoreOp::Publish { message, checked: false },
         };
@@ -421,7 +421,7 @@ impl ShardMachine {
 
     /// Returns true if a session on another node may have to be notified of the stored message.
     fn must_tell(&self, work: &PendingPublish) -> bool {
-        let unsure = matches!(work.storing, AfterCommit::Routed { fate: PushFate::Unsure(_), .. });
+        let unsure = matches!(work.storing, AfterCommit::Routed { push: PushOutcome::Unsure(_), .. });
         self.in_cluster() && (unsure || self.session_with(work.row.uaid, work.row.chid).is_none())
     }
 

@@ -161,7 +161,7 @@ counters! {
         counter peer_calls: "Calls of other nodes.",
         counter pushed: "Messages that other nodes took for their sessions.",
         counter pushes_not_here: "Pushes answered that no such session was there; its row was cleared.",
-        counter pushes_busy: "Pushes refused by a session that was busy; stored instead.",
+        counter pushes_busy: "Pushes refused by a session that was busy or held the message below its minimum urgency; stored instead.",
         counter pushes_unsure: "Pushes without an answer; stored under their id.",
         counter pushes_refused: "Pushes that could not be sent; stored instead.",
         counter presences_cleared: "Presence rows cleared: their session was over.",

@@ -231,7 +231,8 @@ impl ShardMachine {
         let slept = self.stay_awake(cx, at);
         let active = self.activate(at);
         let due = slept && active.window.release(Urgency::VeryLow);
-        // A check that runs since it woke finds all of it. What another node may store yet is worth one read.
+        // A check that runs since it woke finds all that is stored. For what another node may still store there is one
+        // read for each time that the radio wakes, and one more when no refused push is remembered any more.
         let clear = active.drain.clear();
         let unread = link.holds() && (slept || clear && !self.settling.refuses_lately(cx.now.mono, uaid));
         if unread || due {

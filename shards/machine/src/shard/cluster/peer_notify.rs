@@ -76,7 +76,7 @@ impl ShardMachine {
         let minimum = user.as_ref().and_then(|user| user.contact.minimum);
         notify.left = self.others(cx, notify.uaid, user.map_or_else(Vec::new, |user| user.presence));
         // A lower minimum is written before the session reads what it held: that read comes behind this store. A
-        // session that came since was not asked, and may be awake.
+        // session that connected since got no push, and its radio may be awake.
         let held = notify.urgency.zip(minimum).is_some_and(|(urgency, minimum)| urgency < minimum);
         if let Some(holder) = notify.held_by.take().filter(|_| held) {
             notify.left.retain(|other| other.connected_at > holder.connected_at);

@@ -9,7 +9,7 @@ use crate::time::Instant;
 use super::super::command::{Published, Refusal};
 use super::super::components::requests::ReplyTo;
 use super::super::peer::Presence;
-use super::super::pending_publish::{AfterCommit, PendingPublish, PushFate};
+use super::super::pending_publish::{AfterCommit, PendingPublish, PushOutcome};
 use super::super::row::RowKey;
 use super::super::store::StoreOp;
 
@@ -66,12 +66,12 @@ impl PeerNotify {
     pub fn of_publish(work: PendingPublish, published: Published) -> PeerNotify {
         let send = work.storing.send().cloned();
         let (mut hidden, mut unsure, mut held_by) = (None, None, None);
-        if let AfterCommit::Routed { message, fate, .. } = work.storing {
+        if let AfterCommit::Routed { message, push, .. } = work.storing {
             hidden = Some(message).filter(|one| one.topic.is_none());
-            match fate {
-                PushFate::NotTaken => {}
-                PushFate::Unsure(row) => (hidden, unsure) = (None, Some(row)),
-                PushFate::Held(row) => held_by = Some(row),
+            match push {
+                PushOutcome::NotTaken => {}
+                PushOutcome::Unsure(row) => (hidden, unsure) = (None, Some(row)),
+                PushOutcome::Held(row) => held_by = Some(row),
             }
         }
         let (row, waits) = (work.row, Some((work.reply_to, published)));
@@ -90,7 +90,7 @@ impl PeerNotify {
     /// Returns the notification of a POST that was refused because it was not certainly stored, while its push may have
     /// been carried out: the node that has the user must know that there may be a row.
     pub fn of_failure(work: PendingPublish) -> Option<PeerNotify> {
-        let AfterCommit::Routed { fate: PushFate::Unsure(unsure), .. } = work.storing else { return None };
+        let AfterCommit::Routed { push: PushOutcome::Unsure(unsure), .. } = work.storing else { return None };
         Some(PeerNotify { row: Some(work.row), unsure: Some(unsure), ..PeerNotify::of_save(work.row.uaid) })
     }
 

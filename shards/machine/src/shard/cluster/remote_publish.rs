@@ -17,7 +17,7 @@ use super::super::components::user_index::Resident;
 use super::super::composer::{ShardMachine, StepContext};
 use super::super::peer::{PeerOp, PeerReply};
 use super::super::pending_op::{PendingOp, PendingPeerOp};
-use super::super::pending_publish::{AfterCommit, PushFate};
+use super::super::pending_publish::{AfterCommit, PushOutcome};
 use super::super::store::{StoreError, StoreOp, UserRow};
 use super::pending::{Lookup, RemotePublish};
 
@@ -94,7 +94,7 @@ impl ShardMachine {
         // session notified.
         let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
         if stored_first {
-            self.store_routed(cx, reply_to, (message, stamped), PushFate::NotTaken);
+            self.store_routed(cx, reply_to, (message, stamped), PushOutcome::NotTaken);
         } else {
             self.push_to_next(
                 cx,
@@ -110,7 +110,7 @@ impl ShardMachine {
             remote.asked = Some(next);
             self.call(cx, PendingPeerOp::Push(remote), op);
         } else {
-            self.store_routed(cx, remote.reply_to, (remote.message, remote.stamped), PushFate::NotTaken);
+            self.store_routed(cx, remote.reply_to, (remote.message, remote.stamped), PushOutcome::NotTaken);
         }
     }
 
@@ -144,18 +144,18 @@ impl ShardMachine {
                     cx,
                     remote.reply_to,
                     (message, now),
-                    holder.map_or(PushFate::NotTaken, PushFate::Held),
+                    holder.map_or(PushOutcome::NotTaken, PushOutcome::Held),
                 );
             }
             PeerReply::NoAnswer => {
                 self.stats.pushes_unsure += 1;
                 // It becomes a saved row, which low water does not cover: only the write itself has to be in time.
-                let fate = remote.asked.take().map_or(PushFate::NotTaken, PushFate::Unsure);
-                self.store_routed(cx, remote.reply_to, (message, now), fate);
+                let push = remote.asked.take().map_or(PushOutcome::NotTaken, PushOutcome::Unsure);
+                self.store_routed(cx, remote.reply_to, (message, now), push);
             }
             PeerReply::Busy | PeerReply::Held | PeerReply::Unreachable => {
                 self.stats.pushes_refused += 1;
-                self.store_routed(cx, remote.reply_to, (message, remote.stamped), PushFate::NotTaken);
+                self.store_routed(cx, remote.reply_to, (message, remote.stamped), PushOutcome::NotTaken);
             }
         }
     }
@@ -166,7 +166,7 @@ impl ShardMachine {
         cx: &mut StepContext<'_>,
         reply_to: ReplyTo<Published>,
         (message, stamped): (Arc<Message>, Instant),
-        fate: PushFate,
+        push: PushOutcome,
     ) {
         if message.ttl == 0 {
             self.stats.ttl_zero_dropped += 1;
@@ -175,7 +175,7 @@ impl ShardMachine {
             return;
         }
         let send = self.config.durable && message.mode() == Mode::WebPush;
-        let storing = AfterCommit::Routed { message: message.clone(), send, fate };
+        let storing = AfterCommit::Routed { message: message.clone(), send, push };
         self.store_publish(cx, reply_to, (message, stamped), storing);
     }
 }

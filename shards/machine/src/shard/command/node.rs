@@ -66,6 +66,6 @@ pub enum NodeAnswer {
     NotHere,
     /// 503: the window is full; the session's sticky flag is set, so the caller stores the message.
     Busy,
-    /// 503: the message is below the minimum of the session, which knows that the caller stores it.
+    /// 503: the message is below the minimum of the session, which notes that storage will have it.
     Held,
 }

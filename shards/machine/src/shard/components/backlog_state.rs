@@ -119,13 +119,18 @@ impl BacklogState {
 
     /// Returns the place where the running check goes on, or begins one that is wanted. `writing`: a write of this user
     /// is under way, which this check does not see; its completion asks for another. `horizon`: what is below was
-    /// written. `expects`: another node may store a message below the minimum yet.
-    pub fn go_on(&mut self, writing: bool, horizon: Clock, expects: impl FnOnce() -> bool) -> Option<BacklogCursor> {
+    /// written. `expects_held`: another node may store a message below the minimum yet.
+    pub fn go_on(
+        &mut self,
+        writing: bool,
+        horizon: Clock,
+        expects_held: impl FnOnce() -> bool,
+    ) -> Option<BacklogCursor> {
         if self.at.is_none() && self.wanted && (self.news || !writing) {
             (self.wanted, self.news) = (writing, false);
             self.horizon = horizon;
             self.passed_by = 0;
-            (self.held, self.held_news, self.all) = (self.held_to != Stamp::default(), expects(), false);
+            (self.held, self.held_news, self.all) = (self.held_to != Stamp::default(), expects_held(), false);
             self.at = Some(BacklogCursor::Topics(None));
         }
         self.at
@@ -318,13 +323,13 @@ mod tests {
     #[test]
     fn a_check_that_finds_nothing_leaves_what_another_node_may_store() {
         let mut drain = BacklogState::default();
-        for expects in [true, false] {
+        for expects_held in [true, false] {
             drain.want();
-            while drain.go_on(false, Clock(70), || expects).is_some() {
+            while drain.go_on(false, Clock(70), || expects_held).is_some() {
                 let page = drain.page_read(&end());
                 drain.page_taken(page);
             }
-            assert_eq!(drain.holds(), Some(expects));
+            assert_eq!(drain.holds(), Some(expects_held));
         }
     }
 

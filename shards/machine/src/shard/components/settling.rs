@@ -169,8 +169,9 @@ impl Lately {
 const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
 /// Entries of each of the three tables, about 3 MB each. At the bound the oldest is forgotten.
 const LATELY_MAX: usize = 65_536;
-/// Longer than a call of another node and its write take together (`limits::WRITE_SECONDS_MAX`).
-const LATELY_FOR: TimeSpan = TimeSpan::from_secs(60);
+/// Longer than a call of another node (30 s, the most that `node.request_timeout` can be) and its write
+/// (`limits::WRITE_SECONDS_MAX`) take together.
+const LATELY_FOR: TimeSpan = TimeSpan::from_secs(90);
 
 #[cfg(test)]
 mod tests {
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_lately_is_known_for_a_minute() {
+    fn what_ended_lately_is_known_for_a_while() {
         let (mut settling, old, new) = (Settling::default(), row(1, 5), row(1, 6));
         settling.remember(Instant(0), old.uaid, old.stamp);
         assert!(settling.ended_lately(old.uaid, old.stamp) && !settling.ended_lately(new.uaid, new.stamp));
