@@ -76,6 +76,13 @@ fn checks(mesh: &mut Mesh) -> usize {
     std::mem::take(&mut mesh.store.seen).iter().filter(|kind| **kind == "topics").count()
 }
 
+/// The message is held until the user agent speaks.
+fn comes_with_the_next_traffic(mesh: &mut Mesh, socket: Socket, held: Stamp) {
+    assert_eq!(mesh.notifications(socket), []);
+    speak_after(mesh, socket, 1);
+    assert_eq!(mesh.notifications(socket), [held]);
+}
+
 /// Posts on node 0, which has read the user and pushed the message, and leaves its store at storage.
 fn post_until_stored(mesh: &mut Mesh, message: Message) -> (usize, u32) {
     mesh.store.mode = Mode::Held;
@@ -148,9 +155,7 @@ fn a_minimum_that_falls_and_rises_while_another_node_stores_does_not_forget_what
     [VeryLow, High].iter().for_each(|minimum| _ = mesh.set_minimum(socket, *minimum));
     mesh.pass(6);
     let held = stored(&mut mesh, post);
-    assert_eq!(mesh.notifications(socket), []);
-    speak_after(&mut mesh, socket, 1);
-    assert_eq!(mesh.notifications(socket), [held]);
+    comes_with_the_next_traffic(&mut mesh, socket, held);
 }
 
 /// The user connects between the first read of the user and the store, and its first check comes before the store.
@@ -162,9 +167,7 @@ fn a_session_that_comes_while_another_node_stores_hears_of_the_message() {
     let socket = mesh.session(1, Some(uaid));
     mesh.pass(6);
     let held = stored(&mut mesh, post);
-    assert_eq!(mesh.notifications(socket), []);
-    speak_after(&mut mesh, socket, 1);
-    assert_eq!(mesh.notifications(socket), [held]);
+    comes_with_the_next_traffic(&mut mesh, socket, held);
 }
 
 /// The push does not arrive: the session hears of the message when its node is reached again.
@@ -176,7 +179,5 @@ fn a_session_whose_node_was_not_reached_hears_of_the_message() {
     let held = mesh.accept(0, of(uaid, Low), Stored);
     mesh.lines[1] = Line::Up;
     mesh.call_again();
-    assert_eq!(mesh.notifications(socket), []);
-    speak_after(&mut mesh, socket, 1);
-    assert_eq!(mesh.notifications(socket), [held]);
+    comes_with_the_next_traffic(&mut mesh, socket, held);
 }
