@@ -240,7 +240,7 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(5), "one completion ends a wait that gathers");
     }
 
-    /// Completions of timeouts are left out: they end every wait, whatever it waits for.
+    /// No completion here is that of a timeout: those end every wait, also one that gathers.
     #[test]
     fn one_completion_ends_a_wait_that_gathers_before_and_behind_its_time() {
         let mut ring = Ring::new(0, 8, 8, 16).unwrap();
