@@ -73,6 +73,9 @@ struct Options {
     /// In the middle of the race, remove the packet rules for this number of milliseconds.
     #[arg(long)]
     flush_ms: Option<u64>,
+    /// Give the listener a filter that drops segments of frozen connections while the rules are gone.
+    #[arg(long)]
+    guard_listener: bool,
     /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
         starve: options.starve,
         unpaced: options.unpaced,
         flush: options.flush_ms.map(Duration::from_millis),
+        guard_listener: options.guard_listener,
         seed: options.seed,
     };
     match run(&race, &mut io::stderr()) {

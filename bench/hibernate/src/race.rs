@@ -40,6 +40,8 @@ pub struct Race {
     pub unpaced: bool,
     /// In the middle of the race, remove the rules for this time.
     pub flush: Option<Duration>,
+    /// Give the listener a filter that drops the segments of frozen connections while the rules are gone.
+    pub guard_listener: bool,
     pub seed: u64,
 }
 
@@ -84,6 +86,9 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         rules.install(PORT, live_by, race.queues)?;
         let queues = (0..race.queues).map(Queue::open).collect::<io::Result<Vec<_>>>()?;
         let server = Server::new(race.form, listen, address, (race.pace.connections, queues.len()))?;
+        if race.guard_listener {
+            server.guard_listener()?;
+        }
         Ok((server, rules, queues))
     })??;
     let (progress, stats) = (Progress::default(), PathStats::default());

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::filter::{attach, detach, load_drop_all, load_listener_guard};
 use crate::freeze::{Fixed, Form, Frozen, Refusal, fixed, mark, record, thaw};
 use crate::netfilter::Queue;
 use crate::stream::byte_at;
@@ -79,7 +80,7 @@ impl Server {
         let listener = TcpListener::bind(listen)?;
         sys::listen(&listener, 4096)?;
         listener.set_nonblocking(true)?;
-        let filter = if form == Form::Filter { Some(sys::load_drop_filter()?) } else { None };
+        let filter = if form == Form::Filter { Some(load_drop_all()?) } else { None };
         let connections = (0..capacity).map(|_| OnceLock::new()).collect();
         let (by_peer, epoll) = (Mutex::default(), Epoll::new()?);
         let (counts, queues_empty) = (Counts::default(), (0..queues).map(|_| AtomicBool::new(true)).collect());
@@ -155,6 +156,11 @@ impl Server {
         Ok(())
     }
 
+    /// Lets the listener drop what belongs to frozen connections while there are no packet rules.
+    pub fn guard_listener(&self) -> io::Result<()> {
+        attach(&self.listener, &load_listener_guard()?)
+    }
+
     /// Returns true if every queue was empty since the last batch. A batch that does not wait for that adds segments
     /// faster than a reader without its share of a core judges them: the queue fills up and the kernel drops the rest.
     pub fn queues_were_empty(&self) -> bool {
@@ -194,18 +200,13 @@ impl Server {
     }
 
     fn set_apart(&self, key: usize, apart: bool) -> io::Result<()> {
-        const SO_ATTACH_BPF: i32 = 50;
-        const SO_DETACH_FILTER: i32 = 27;
         let Some(connection) = self.connections[key].get() else { return Ok(()) };
         let connection = lock(connection);
         let Some(stream) = &connection.live else { return Ok(()) };
         match (self.form, &self.filter) {
             (Form::Mark, _) => mark(stream, !apart),
-            (Form::Filter, Some(filter)) if apart => {
-                let fd = std::os::fd::AsRawFd::as_raw_fd(filter) as u32;
-                sys::set(stream, libc::SOL_SOCKET, SO_ATTACH_BPF, &[fd])
-            }
-            (Form::Filter, _) => sys::set(stream, libc::SOL_SOCKET, SO_DETACH_FILTER, &[0]),
+            (Form::Filter, Some(filter)) if apart => attach(stream, filter),
+            (Form::Filter, _) => detach(stream),
             (Form::Naive, _) => Ok(()),
         }
     }

@@ -84,11 +84,10 @@ pub fn grace_period() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) }).map(drop)
 }
 
-/// Loads the eBPF socket filter that drops every segment: `r0 = 0; exit`.
-pub fn load_drop_filter() -> io::Result<OwnedFd> {
+/// Loads an eBPF socket filter.
+pub fn load_filter(code: &[u64]) -> io::Result<OwnedFd> {
     const BPF_PROG_LOAD: i32 = 5;
     const SOCKET_FILTER: u64 = 1;
-    let code: [u64; 2] = [0xb7, 0x95];
     let license = c"GPL";
     let mut attributes = [0u64; 16];
     attributes[0] = SOCKET_FILTER | (code.len() as u64) << 32;

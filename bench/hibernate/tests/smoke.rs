@@ -35,6 +35,7 @@ const RACE: Race = Race {
     starve: false,
     unpaced: false,
     flush: None,
+    guard_listener: false,
     seed: 1,
 };
 
@@ -44,7 +45,7 @@ fn missing() -> Option<String> {
         inside(&network.server, || {
             Rules::open()?.install(PORT, LiveBy::Mark, 2)?;
             Queue::open(0)?;
-            hibernate::sys::load_drop_filter()?;
+            hibernate::filter::load_drop_all()?;
             hibernate::sys::grace_period()
         })?
     });
@@ -83,6 +84,16 @@ fn freezes_by_mark_break_no_connection_on_a_bad_path() {
 #[test]
 fn freezes_by_mark_work_with_a_listener_on_one_address_and_two_queues() {
     unbroken(Race { one_address: true, queues: 2, ..RACE });
+}
+
+#[test]
+fn a_guarded_listener_resets_no_frozen_connection_while_the_rules_are_gone() {
+    let flushed = Race { flush: Some(Duration::from_millis(300)), ..RACE };
+    unbroken(Race { guard_listener: true, ..flushed });
+    unbroken(Race { guard_listener: true, one_address: true, link: Link::Loopback, ..flushed });
+    if let Some(outcome) = race(flushed) {
+        assert!(outcome.peers.broken > 0, "nothing was frozen during the flush: {outcome:?}");
+    }
 }
 
 #[test]
