@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use crate::netfilter::JUDGED_MARK;
 use crate::sys;
 
 /// One instruction of eBPF (RFC 9669 section 3): operation, registers (source in the high half), offset, constant.
@@ -17,47 +18,39 @@ pub fn load_drop_all() -> io::Result<OwnedFd> {
     sys::load_filter(&[op(0xb7, 0x00, 0, 0), EXIT])
 }
 
-/// Loads the filter of a listener: a segment with bytes or FIN, but without SYN, is dropped in silence. The kernel
-/// would answer it with a reset, since the listener has no connection for it: it belongs to a frozen one, and passed
-/// the packet rules because they are gone. Accepted sockets inherit the filter, in which it drops nothing.
+/// Loads the filter of a listener. It drops a segment that comes to the listener and has no [`JUDGED_MARK`]: the packet
+/// rules are gone, and the segment may belong to a frozen connection. Without the filter the kernel would answer with a
+/// reset, because the listener knows no such connection.
 ///
-/// An acknowledgement without bytes passes: it may be the last segment of a handshake.
+/// While the rules are there, every segment for the listener has passed a verdict, so the filter drops nothing. An
+/// accepted socket inherits the filter, and is no listener.
 pub fn load_listener_guard() -> io::Result<OwnedFd> {
     /// Offsets in `struct __sk_buff` and `struct bpf_sock` of the kernel.
-    const LEN: u16 = 0;
+    const MARK: u16 = 8;
     const SK: u16 = 168;
     const STATE: u16 = 72;
     const LISTEN: u32 = 10;
-    const FIN: u32 = 1;
-    const SYN: u32 = 2;
     sys::load_filter(&[
-        op(0xbf, 0x16, 0, 0),        // 0: r6 = segment
-        op(0x79, 0x62, SK, 0),       // 1: r2 = its socket
-        op(0x15, 0x02, 10, 0),       // 2: none: accept (13)
-        op(0x61, 0x22, STATE, 0),    // 3: r2 = state of the socket
-        op(0x55, 0x02, 8, LISTEN),   // 4: no listener: accept (13)
-        op(0x30, 0x00, 0, 13),       // 5: r0 = flags of the TCP header
-        op(0x45, 0x00, 6, SYN),      // 6: SYN: accept (13)
-        op(0x45, 0x00, 7, FIN),      // 7: FIN: drop (15)
-        op(0x30, 0x00, 0, 12),       // 8: r0 = length of the TCP header, in the high half
-        op(0x77, 0x00, 0, 4),        // 9: r0 >>= 4
-        op(0x67, 0x00, 0, 2),        // 10: r0 <<= 2: bytes
-        op(0x61, 0x61, LEN, 0),      // 11: r1 = length of the segment
-        op(0xad, 0x10, 2, 0),        // 12: r0 < r1: it has bytes: drop (15)
-        op(0xb7, 0x00, 0, u32::MAX), // 13: accept
-        EXIT,                        // 14
-        op(0xb7, 0x00, 0, 0),        // 15: drop
-        EXIT,                        // 16
+        op(0x61, 0x12, MARK, 0),        // 0: r2 = mark of the segment
+        op(0x15, 0x02, 6, JUDGED_MARK), // 1: judged: accept (8)
+        op(0x79, 0x12, SK, 0),          // 2: r2 = socket
+        op(0x15, 0x02, 4, 0),           // 3: none: accept (8)
+        op(0x61, 0x22, STATE, 0),       // 4: r2 = state of the socket
+        op(0x55, 0x02, 2, LISTEN),      // 5: no listener: accept (8)
+        op(0xb7, 0x00, 0, 0),           // 6: drop
+        EXIT,                           // 7
+        op(0xb7, 0x00, 0, u32::MAX),    // 8: accept
+        EXIT,                           // 9
     ])
 }
 
-/// Attaches a filter to a socket, in the place of the one that it has.
+/// Attaches a filter to a socket and replaces its present filter.
 pub fn attach(socket: impl AsFd, filter: &OwnedFd) -> io::Result<()> {
     const SO_ATTACH_BPF: i32 = 50;
     sys::set(socket, libc::SOL_SOCKET, SO_ATTACH_BPF, &[filter.as_raw_fd() as u32])
 }
 
-/// Takes the filter from a socket.
+/// Removes the filter of a socket.
 pub fn detach(socket: impl AsFd) -> io::Result<()> {
     const SO_DETACH_FILTER: i32 = 27;
     sys::set(socket, libc::SOL_SOCKET, SO_DETACH_FILTER, &[0])

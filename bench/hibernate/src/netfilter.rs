@@ -10,6 +10,9 @@ use crate::sys;
 /// Mark of a socket whose segments need no judgement: it is live and stays so.
 pub const LIVE_MARK: u32 = 0x6d75;
 
+/// Mark of a segment that a verdict has accepted.
+pub const JUDGED_MARK: u32 = 0x6d76;
+
 const TABLE: &str = "murre_freeze";
 const CHAIN: &str = "input";
 const DROP: u32 = 0;
@@ -297,7 +300,7 @@ impl Queue {
         Ok(id.map(|id| Waiting { id, peer: peer.unwrap_or(unspecified) }))
     }
 
-    /// Lets a segment in. The kernel has processed it when the call returns.
+    /// Marks a segment and lets it in. The kernel has processed it when the call returns.
     pub fn accept(&mut self, id: u32) -> io::Result<()> {
         self.verdict(id, ACCEPT)
     }
@@ -309,7 +312,7 @@ impl Queue {
 
     fn verdict(&mut self, id: u32, verdict: u32) -> io::Result<()> {
         self.send(1, |m| {
-            m.attribute(2, &[verdict.to_be_bytes(), id.to_be_bytes()].concat());
+            m.attribute(2, &[verdict.to_be_bytes(), id.to_be_bytes()].concat()).number(3, JUDGED_MARK);
         })
     }
 }

@@ -60,6 +60,8 @@ pub struct Outcome {
     pub segments_queued: u64,
     /// Segments that the kernel dropped because the queue was full.
     pub queue_dropped: u64,
+    /// Frozen connections at the moment at which the rules were removed.
+    pub frozen_at_flush: u64,
     pub server_corrupt: u64,
     pub peers: Found,
     pub path: [u64; 3],
@@ -101,7 +103,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
             peers::run(address, PORT, race.pace, race.seed ^ 1, progress)
         });
         // The server ends by itself when the peers end, with or without an error.
-        let guard = scope.spawn(move || {
+        let peers_end = scope.spawn(move || {
             let found = peers.join();
             progress.set_phase(Phase::Over);
             found.unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
@@ -112,7 +114,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         if let Some(path) = path {
             path.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the path panicked")))?;
         }
-        guard.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
+        peers_end.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
     })?;
     if found.stuck > 0 {
         report_stuck(&server, &network, &found, report)?;
@@ -131,6 +133,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         thaw_failures: read(&counts.thaw_failures),
         segments_queued: read(&counts.segments_queued),
         queue_dropped: read(&counts.queue_dropped),
+        frozen_at_flush: read(&counts.frozen_at_flush),
         server_corrupt: read(&counts.corrupt),
         peers: found,
         path: [read(&stats.carried), read(&stats.lost), read(&stats.duplicated)],
@@ -215,6 +218,7 @@ fn freeze_until_over(
             && let Some(time) = flush.take()
         {
             rules.flush()?;
+            server.counts.frozen_at_flush.store(server.frozen() as u64, Ordering::Relaxed);
             std::thread::sleep(time);
             let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
             rules.install(PORT, live_by, race.queues)?;

@@ -44,6 +44,7 @@ pub struct Counts {
     pub corrupt: AtomicU64,
     pub segments_queued: AtomicU64,
     pub queue_dropped: AtomicU64,
+    pub frozen_at_flush: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -156,7 +157,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets the listener drop what belongs to frozen connections while there are no packet rules.
+    /// Attaches the guard to the listener: segments of frozen connections are dropped while the packet rules are gone.
     pub fn guard_listener(&self) -> io::Result<()> {
         attach(&self.listener, &load_listener_guard()?)
     }

@@ -1,7 +1,6 @@
-//! Short races: the form by mark breaks no connection, and the naive form is caught.
+//! Short races: the form by mark loses nothing, and the naive form is caught.
 //!
-//! Whether a connection can get stuck is the open question of docs/reports/0011-hibernation.md. It takes millions of
-//! freezes to see one, so these tests do not ask it.
+//! The races of millions of freezes are in docs/reports/0011-hibernation.md.
 
 use std::time::Duration;
 
@@ -20,7 +19,8 @@ const RACE: Race = Race {
         connections: 64,
         period: Duration::from_millis(40),
         bytes_max: 200,
-        patience: Duration::from_secs(60),
+        // A peer waits up to 120 s between two retransmissions.
+        patience: Duration::from_secs(150),
     },
     duration: Duration::from_secs(2),
     freezes_max: 4_000,
@@ -63,37 +63,41 @@ fn race(race: Race) -> Option<Outcome> {
     Some(run(&race, &mut std::io::sink()).unwrap())
 }
 
-fn unbroken(wanted: Race) {
+fn clean(wanted: Race) {
     let Some(outcome) = race(wanted) else { return };
-    let found = &outcome.peers;
-    assert_eq!([found.broken, found.corrupt, outcome.server_corrupt], [0; 3], "{outcome:?}");
+    assert!(outcome.clean(), "{outcome:?}");
     assert!(outcome.freezes > 0 && outcome.thaws_by_segment > 0, "{outcome:?}");
 }
 
 #[test]
-fn freezes_by_mark_break_no_connection() {
-    unbroken(RACE);
-    unbroken(Race { link: Link::Loopback, ..RACE });
+fn freezes_by_mark_are_clean() {
+    clean(RACE);
+    clean(Race { link: Link::Loopback, ..RACE });
 }
 
 #[test]
-fn freezes_by_mark_break_no_connection_on_a_bad_path() {
-    unbroken(Race { link: Link::Impaired, ..RACE });
+fn freezes_by_mark_are_clean_on_a_bad_path() {
+    clean(Race { link: Link::Impaired, ..RACE });
 }
 
 #[test]
 fn freezes_by_mark_work_with_a_listener_on_one_address_and_two_queues() {
-    unbroken(Race { one_address: true, queues: 2, ..RACE });
+    clean(Race { one_address: true, queues: 2, ..RACE });
 }
 
 #[test]
 fn a_guarded_listener_resets_no_frozen_connection_while_the_rules_are_gone() {
-    let flushed = Race { flush: Some(Duration::from_millis(300)), ..RACE };
-    unbroken(Race { guard_listener: true, ..flushed });
-    unbroken(Race { guard_listener: true, one_address: true, link: Link::Loopback, ..flushed });
-    if let Some(outcome) = race(flushed) {
-        assert!(outcome.peers.broken > 0, "nothing was frozen during the flush: {outcome:?}");
+    let pace = Pace { period: Duration::from_millis(100), ..RACE.pace };
+    let flushed = Race { flush: Some(Duration::from_millis(500)), pace, duration: Duration::from_secs(4), ..RACE };
+    let guarded = Race { guard_listener: true, ..flushed };
+    for wanted in [guarded, Race { one_address: true, link: Link::Loopback, ..guarded }] {
+        let Some(outcome) = race(wanted) else { return };
+        assert!(outcome.clean(), "{outcome:?}");
+        assert!(outcome.frozen_at_flush > 0, "the flush tested nothing: {outcome:?}");
     }
+    // Without the guard a connection breaks. A peer that has no share of a core during the flush shows nothing.
+    let mut races = (1..=5).map(|seed| race(Race { seed, ..flushed }).unwrap());
+    assert!(races.any(|outcome| outcome.peers.broken > 0), "five races without the guard broke no connection");
 }
 
 #[test]
