@@ -117,7 +117,7 @@ const UNSAFE_HOMES: [&str; 6] = [
     "shards/src/ring/mod.rs",
     "shards/src/mailbox/mod.rs",
     "shards/src/ledger/mod.rs",
-    "bench/hibernate/src/sys.rs",
+    "bench/freeze-race/src/sys.rs",
     "bench/src/fleet/ring/mod.rs",
     "bench/tests/allocations/counting.rs",
 ];

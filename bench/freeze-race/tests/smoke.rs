@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use hibernate::freeze::Form;
-use hibernate::netfilter::{LiveBy, Queue, Rules};
-use hibernate::network::{Link, Network, inside};
-use hibernate::path::Faults;
-use hibernate::peers::Pace;
-use hibernate::race::{Outcome, PORT, Race, run};
+use freeze_race::freeze::Form;
+use freeze_race::netfilter::{LiveBy, Queue, Rules};
+use freeze_race::network::{Link, Network, inside};
+use freeze_race::path::Faults;
+use freeze_race::peers::Pace;
+use freeze_race::race::{Outcome, PORT, Race, run};
 
 const RACE: Race = Race {
     link: Link::Veth,
@@ -45,8 +45,8 @@ fn missing() -> Option<String> {
         inside(&network.server, || {
             Rules::open()?.install(PORT, LiveBy::Mark, 2)?;
             Queue::open(0)?;
-            hibernate::filter::load_drop_all()?;
-            hibernate::sys::grace_period()
+            freeze_race::filter::load_drop_all()?;
+            freeze_race::sys::grace_period()
         })?
     });
     let reason = prepared.err().map(|error| error.to_string());

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use hibernate::freeze::Form;
-use hibernate::network::Link;
-use hibernate::path::Faults;
-use hibernate::peers::Pace;
-use hibernate::race::{Race, run};
+use freeze_race::freeze::Form;
+use freeze_race::network::Link;
+use freeze_race::path::Faults;
+use freeze_race::peers::Pace;
+use freeze_race::race::{Race, run};
 
 /// Freeze and thaw TCP connections under peers that never stop sending, and count every byte.
 ///

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use hibernate::freeze::{Fixed, Frozen, Refusal, fixed, record, thaw};
-use hibernate::sys;
+use freeze_race::freeze::{Fixed, Frozen, Refusal, fixed, record, thaw};
+use freeze_race::sys;
 
 const TCP: i32 = libc::IPPROTO_TCP;
 
