@@ -16,6 +16,7 @@ mod client_certificates;
 mod error;
 mod fcm;
 mod forward;
+mod hibernate;
 mod key;
 pub mod keys;
 mod listeners;
@@ -48,9 +49,9 @@ pub use scylla::shared_store_faults;
 pub use setting::Origin;
 pub use settings::{
     Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
-    Endpoint, Fcm, Forward, Hello, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, MinVersion, Node, NodeTls, Proxy, Public,
-    RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store, StoreKind, Strangers, UnknownName,
-    WebSocket,
+    Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, MinVersion, Node, NodeTls,
+    Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store, StoreKind, Strangers,
+    UnknownName, WebSocket,
 };
 pub use sources::Sources;
 pub(crate) use words::nearest_of;
@@ -116,6 +117,7 @@ impl Config {
             fcm: Fcm::default(),
             apns: Apns::default(),
             forward: Forward::default(),
+            hibernate: Hibernate::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
@@ -162,6 +164,7 @@ impl Config {
         self::tls::check(self)?;
         client_certificates::check(self)?;
         forward::check(self)?;
+        hibernate::check(self)?;
         let bridged = self.bridge.stub || self.fcm.credentials.is_some() || self.apns.channels.is_some();
         if bridged && self.bridge.auth_keys.is_empty() {
             return Err(ConfigError::Conflict(

@@ -47,6 +47,7 @@ pub struct Config {
     pub fcm: Fcm,
     pub apns: Apns,
     pub forward: Forward,
+    pub hibernate: Hibernate,
     pub hello: Hello,
     pub relay: Relay,
     pub drain: Drain,
@@ -493,4 +494,13 @@ pub struct Forward {
     pub hosts: Vec<String>,
     pub timeout: Duration,
     pub max_in_flight: u32,
+}
+
+/// `hibernate.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hibernate {
+    /// Silence in both directions after which the connection of a user agent is frozen, from 30 s; `None`: none is.
+    pub after: Option<Duration>,
+    /// Number of the packet queue (NFQUEUE).
+    pub queue: u16,
 }

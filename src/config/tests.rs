@@ -3,6 +3,7 @@
 mod access;
 mod acme;
 mod forward;
+mod hibernate;
 mod proxy;
 mod public;
 mod shared_store;

@@ -1,0 +1,49 @@
+//! `hibernate.*`: idle connections of user agents that are frozen (docs/OPERATIONS.md, decision 0034).
+
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::key::keys;
+use super::parse::{self, Raw};
+use super::settings::Config;
+
+keys! {
+    /// Frozen connections.
+    const HIBERNATE;
+    "hibernate.after" = "0",
+        "seconds from 30 to 86400, or 0 (off), as 60, \"90s\" or \"10m\"",
+        "Time of silence in both directions after which the connection of a user agent is frozen: the kernel forgets the socket, and the session stays. Must be shorter than websocket.auto_ping_interval. Needs CAP_NET_ADMIN and Linux 6.8.",
+        |c, raw| { c.hibernate.after = after(raw)?; Some(()) };
+    "hibernate.queue" = "27973",
+        "a number from 0 to 65535",
+        "Number of the packet queue (NFQUEUE) that receives the segments of frozen connections. Each program in the network namespace needs a number of its own.",
+        |c, raw| { c.hibernate.queue = parse::number(raw, 0, u64::from(u16::MAX))? as u16; Some(()) };
+}
+
+/// A connection that speaks more often costs more frozen than live.
+const AFTER_MIN: Duration = Duration::from_secs(30);
+const AFTER_MAX: Duration = Duration::from_secs(86_400);
+
+/// Reads `hibernate.after`; 0 is `None`.
+fn after(raw: &Raw) -> Option<Option<Duration>> {
+    let span = parse::duration(raw)?;
+    if span.is_zero() {
+        return Some(None);
+    }
+    (AFTER_MIN..=AFTER_MAX).contains(&span).then_some(Some(span))
+}
+
+/// Refuses a time of silence that the pings of the server never let pass.
+///
+/// # Errors
+/// [`ConfigError::Conflict`].
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    let interval = config.websocket.auto_ping_interval;
+    if !interval.is_zero() && config.hibernate.after.is_some_and(|after| after >= interval) {
+        return Err(ConfigError::Conflict(
+            "hibernate.after must be shorter than websocket.auto_ping_interval, because each ping ends the silence of \
+             a session; lower hibernate.after, or raise websocket.auto_ping_interval",
+        ));
+    }
+    Ok(())
+}
