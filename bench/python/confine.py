@@ -3,6 +3,7 @@
 
     confine.py container PROFILE.json COMMAND...     a container profile, in a container without capabilities
     confine.py unit UNIT.service COMMAND...          what a unit says of calls, addresses, memory and capabilities
+    confine.py unit UNIT.service:DROP_IN.conf COMMAND...        the same with a drop-in, whose lists add to the unit's
 
 The filter is made by libseccomp, which the container tools and systemd use, too. What it cannot do ends it with
 status 90.
@@ -21,7 +22,9 @@ ALLOW = 0x7FFF0000
 EQUAL, NOT_EQUAL, MASKED_EQUAL = 4, 1, 7
 COMPARISONS = {"SCMP_CMP_EQ": EQUAL, "SCMP_CMP_NE": NOT_EQUAL, "SCMP_CMP_MASKED_EQ": MASKED_EQUAL}
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
-PR_CAPBSET_DROP, CAPABILITIES = 24, {"CAP_NET_BIND_SERVICE": 10}
+PR_CAPBSET_DROP, CAPABILITIES = 24, {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12}
+# Lists of a unit that a drop-in adds to.
+LISTS = {"AmbientCapabilities", "CapabilityBoundingSet", "RestrictAddressFamilies", "SystemCallFilter"}
 
 
 class Argument(ctypes.Structure):
@@ -86,11 +89,16 @@ def container(path):
     return found
 
 
-def unit(path):
-    with open(path) as file:
-        settings = dict(re.findall(r"^(\w+)=(.*)$", file.read(), re.M))
+def unit(paths):
+    settings = {}
+    for path in paths.split(":"):
+        with open(path) as file:
+            for name, value in re.findall(r"^(\w+)=(.*)$", file.read(), re.M):
+                settings[name] = f"{settings[name]} {value}" if name in LISTS & settings.keys() else value
     found = Filter(getattr(errno, settings["SystemCallErrorNumber"]))
-    keep_capabilities({CAPABILITIES[name] for name in settings.get("AmbientCapabilities", "").split()})
+    ambient = set(settings.get("AmbientCapabilities", "").split())
+    assert ambient <= set(settings.get("CapabilityBoundingSet", " ".join(ambient)).split()), "bounded away"
+    keep_capabilities({CAPABILITIES[name] for name in ambient})
     names = set()
     for word in settings["SystemCallFilter"].split():
         names |= group(word) if word.startswith("@") else {word}
