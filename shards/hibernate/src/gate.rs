@@ -1,0 +1,457 @@
+//! The gate: holds the segments of connections that are frozen or set apart until their shard decides.
+//!
+//! ```text
+//!    kernel            reader thread                 shard                 grace thread
+//!      |                     |                         |                        |
+//!      |                     |<- set apart: a batch ---|                        |
+//!      |                     |---------------- queue is empty: a batch -------->|
+//!      |                     |                         |<-- grace is over ------| waits 10 ms or more
+//!      |-- segment --------->|                         | checks, freezes        |
+//!      |                     |-- segment of a name --->|                        |
+//!      |<------------------------------ verdict -------| thaws before           |
+//! ```
+//! The reader thread owns the table of names, so nobody locks it. A segment whose tuple is not in the table is accepted
+//! by the reader. A batch is in the table before its grace period begins, and the check follows the grace period, so no
+//! segment reaches a connection between its check and its close.
+//!
+//! The reader passes a batch on only when it has found the queue empty: a full queue drops, and every drop costs a peer
+//! a retransmission timeout (report 0011).
+//!
+//! Lives on: the reader and the grace period have one thread each; a [`ShardGate`] is on the thread of its shard.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+
+use crossbeam::queue::SegQueue;
+use hashbrown::HashTable;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::queue::{Queue, Segment, Verdicts, Waiting};
+use crate::rules::Rules;
+use crate::sys;
+use crate::tuple::Tuple;
+
+/// Segments that the reader judges before it looks at the batches of the shards.
+const SEGMENTS_PER_TURN: usize = 1_024;
+
+/// Segments and grace periods that one shard has not taken yet, at most. Beyond them the reader drops segments, and
+/// their peers send them again.
+const NEWS_MAX: usize = 65_536;
+
+/// Longest sleep of the reader: connections that went live leave its table after this at the latest.
+const READER_SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Parts of the table, so that the growth of one stops no segment for long.
+const TABLE_PARTS: usize = 256;
+
+/// Name of a connection at its shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnName {
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// Something that a shard is told.
+#[derive(Clone, Copy, Debug)]
+pub enum News {
+    /// A segment for this connection waits for [`ShardGate::accept`] or [`ShardGate::drop`].
+    Segment(ConnName, Segment),
+    /// The grace period of the batch is over: its connections may be checked.
+    GraceOver,
+}
+
+/// Order of a shard to the reader.
+enum Order {
+    SetApart { shard: u16, batch: Vec<(Tuple, ConnName)> },
+    Live { shard: u16, tuple: Tuple, conn: ConnName },
+}
+
+/// Counts of the gate, over all shards. The reader writes them.
+#[derive(Default, Debug)]
+pub struct GateStats {
+    /// Segments that waited in the queue.
+    pub judged: AtomicU64,
+    /// Of those, segments of no connection in the table: new connections, and strangers.
+    pub unknown: AtomicU64,
+    /// Of those, packets that were dropped because they could not be read, or their shard had too much to do.
+    pub dropped: AtomicU64,
+}
+
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// Lane from the gate to one shard.
+#[derive(Default)]
+struct Lane {
+    news: SegQueue<News>,
+    wake: OnceLock<Wake>,
+}
+
+impl Lane {
+    /// Returns false if the lane is full.
+    fn push(&self, news: News) -> bool {
+        let has_room = self.news.len() < NEWS_MAX;
+        if has_room {
+            self.news.push(news);
+        }
+        has_room
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+}
+
+struct Shared {
+    queue: Queue,
+    lanes: Vec<Lane>,
+    stats: GateStats,
+    /// Wakes the reader.
+    event: OwnedFd,
+    is_over: AtomicBool,
+}
+
+/// The open gate. Dropping it ends its threads and removes the packet rules: no connection is frozen any more.
+pub struct Gate {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    _rules: Rules,
+}
+
+impl Gate {
+    /// Opens the gate for these TCP ports in the network namespace of the calling thread, with one handle per shard.
+    ///
+    /// # Errors
+    /// As [`Queue::open`] and [`Rules::install`].
+    pub fn open(ports: &[u16], queue: u16, shards: u16) -> io::Result<(Gate, Vec<ShardGate>)> {
+        let queue = Queue::open(queue).map(|socket| (socket, queue))?;
+        let lanes = (0..shards).map(|_| Lane::default()).collect();
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (queue, number) = queue;
+        let shared =
+            Arc::new(Shared { queue, lanes, stats: GateStats::default(), event, is_over: AtomicBool::new(false) });
+        let (orders, inbox) = channel();
+        let (to_grace, batches) = channel();
+        let hasher = RandomState::new();
+        let gates = (0..shards).map(|shard| ShardGate {
+            shard,
+            shared: Arc::clone(&shared),
+            orders: orders.clone(),
+            verdicts: Verdicts::default(),
+        });
+        let gates = gates.collect();
+        let reader =
+            Reader { shared: Arc::clone(&shared), table: Table::new(hasher), inbox, to_grace, waiting: Vec::new() };
+        let grace = Arc::clone(&shared);
+        let threads = vec![
+            thread::Builder::new().name("gate-reader".to_owned()).spawn(move || reader.run())?,
+            thread::Builder::new().name("gate-grace".to_owned()).spawn(move || wait_for_grace(&grace, &batches))?,
+        ];
+        // The reader is there: from now on the kernel does not drop.
+        let rules = Rules::install(ports, number)?;
+        Ok((Gate { shared, threads, _rules: rules }, gates))
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.ring();
+        for thread in self.threads.drain(..) {
+            // Both end without a panic, or have aborted the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Wakes the reader.
+    fn ring(&self) {
+        // It fails when 2^64 wakes wait: the reader wakes anyway.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+/// The gate as a shard sees it.
+pub struct ShardGate {
+    shard: u16,
+    shared: Arc<Shared>,
+    orders: Sender<Order>,
+    verdicts: Verdicts,
+}
+
+impl ShardGate {
+    /// Calls `wake` whenever there is news, on a thread of the gate. Once, before the first batch.
+    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let attached = self.lane().wake.set(Box::new(wake));
+        assert!(attached.is_ok(), "a shard attaches once");
+    }
+
+    fn lane(&self) -> &Lane {
+        &self.shared.lanes[usize::from(self.shard)]
+    }
+
+    /// Takes the next piece of news.
+    pub fn next(&self) -> Option<News> {
+        self.lane().news.pop()
+    }
+
+    /// Returns the counts of the gate, over all shards.
+    pub fn stats(&self) -> &GateStats {
+        &self.shared.stats
+    }
+
+    /// Returns true if there is news.
+    pub fn has_news(&self) -> bool {
+        !self.lane().news.is_empty()
+    }
+
+    /// Holds the segments of these connections from now on. Their sockets have no live mark any more. A shard has one
+    /// batch at a time: until [`News::GraceOver`].
+    pub fn set_apart(&self, batch: Vec<(Tuple, ConnName)>) {
+        self.order(Order::SetApart { shard: self.shard, batch });
+        self.shared.ring();
+    }
+
+    /// Holds the segments of this connection no more: it has a live socket again, or has ended.
+    pub fn live(&self, tuple: Tuple, conn: ConnName) {
+        self.order(Order::Live { shard: self.shard, tuple, conn });
+    }
+
+    fn order(&self, order: Order) {
+        // The reader is gone: so is every frozen connection.
+        let _ = self.orders.send(order);
+    }
+
+    /// Lets a segment in with the next [`ShardGate::send_verdicts`].
+    pub fn accept(&mut self, segment: Segment) {
+        self.shared.queue.accept(segment.id, &mut self.verdicts);
+    }
+
+    /// Drops a segment with the next [`ShardGate::send_verdicts`]; the peer sends it again.
+    pub fn drop(&mut self, segment: Segment) {
+        self.shared.queue.drop(segment.id, &mut self.verdicts);
+    }
+
+    /// Sends the verdicts. When it returns, the sockets have the accepted segments.
+    pub fn send_verdicts(&mut self) {
+        self.shared.send(&mut self.verdicts);
+    }
+}
+
+impl Shared {
+    fn send(&self, verdicts: &mut Verdicts) {
+        // It fails for want of memory only: the segments stay in the queue until the kernel drops them for others.
+        let _ = self.queue.send(verdicts);
+    }
+}
+
+/// Connections whose segments are held. Parts of it grow one by one.
+struct Table {
+    parts: Vec<HashTable<Held>>,
+    hasher: RandomState,
+}
+
+/// A connection in the table: 24 bytes. Two connections share a hash of 64 bits once in 10^5 tables of ten million; the
+/// shard compares the whole tuple.
+struct Held {
+    hash: u64,
+    conn: ConnName,
+    shard: u16,
+}
+
+impl Table {
+    fn new(hasher: RandomState) -> Table {
+        Table { parts: (0..TABLE_PARTS).map(|_| HashTable::new()).collect(), hasher }
+    }
+
+    fn part(&mut self, hash: u64) -> &mut HashTable<Held> {
+        // The table uses the other bits.
+        &mut self.parts[(hash >> 32) as usize % TABLE_PARTS]
+    }
+
+    fn insert(&mut self, shard: u16, tuple: Tuple, conn: ConnName) {
+        let hash = self.hasher.hash_one(tuple);
+        let part = self.part(hash);
+        let held = Held { hash, conn, shard };
+        match part.find_mut(hash, |held| held.hash == hash) {
+            // The same tuple begins anew: its last connection has ended unseen.
+            Some(old) => *old = held,
+            None => drop(part.insert_unique(hash, held, |held| held.hash)),
+        }
+    }
+
+    fn remove(&mut self, shard: u16, tuple: Tuple, conn: ConnName) {
+        let hash = self.hasher.hash_one(tuple);
+        let part = self.part(hash);
+        if let Ok(entry) = part.find_entry(hash, |held| held.hash == hash && held.shard == shard && held.conn == conn) {
+            entry.remove();
+        }
+        if part.len() * 4 < part.capacity() && part.capacity() > 64 {
+            part.shrink_to(part.len() * 2, |held| held.hash);
+        }
+    }
+
+    fn find(&mut self, tuple: Tuple) -> Option<(u16, ConnName)> {
+        let hash = self.hasher.hash_one(tuple);
+        self.part(hash).find(hash, |held| held.hash == hash).map(|held| (held.shard, held.conn))
+    }
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    table: Table,
+    inbox: Receiver<Order>,
+    /// Shards whose batch may wait for its grace period.
+    to_grace: Sender<u16>,
+    /// Shards whose batch is in the table, and the queue was not empty since.
+    waiting: Vec<u16>,
+}
+
+impl Reader {
+    fn run(mut self) {
+        let mut buffer = vec![0; 1 << 14];
+        let mut verdicts = Verdicts::default();
+        while !self.shared.is_over.load(Ordering::Acquire) {
+            let was_empty = self.judge(&mut buffer, &mut verdicts);
+            self.shared.send(&mut verdicts);
+            self.read_orders();
+            if was_empty {
+                for shard in self.waiting.drain(..) {
+                    // The grace thread ends after this one.
+                    let _ = self.to_grace.send(shard);
+                }
+                self.sleep();
+            }
+        }
+    }
+
+    /// Judges a number of segments. Returns true if no more wait.
+    fn judge(&mut self, buffer: &mut [u8], verdicts: &mut Verdicts) -> bool {
+        let Reader { shared, table, .. } = self;
+        // One bit for each of 256 shards.
+        let mut to_wake = [0u64; 4];
+        let mut is_empty = false;
+        for _ in 0..SEGMENTS_PER_TURN {
+            // Any other error would be a socket that is no socket.
+            let waiting = shared.queue.next(buffer).unwrap_or_else(|error| panic!("the packet queue failed: {error}"));
+            let count = |counter: &AtomicU64| {
+                counter.fetch_add(1, Ordering::Relaxed);
+            };
+            let id = match waiting {
+                Waiting::Nothing => {
+                    is_empty = true;
+                    break;
+                }
+                Waiting::Segment(segment) => match table.find(segment.tuple) {
+                    None => {
+                        count(&shared.stats.judged);
+                        count(&shared.stats.unknown);
+                        shared.queue.accept(segment.id, verdicts);
+                        continue;
+                    }
+                    Some((shard, conn)) if shared.lanes[usize::from(shard)].push(News::Segment(conn, segment)) => {
+                        count(&shared.stats.judged);
+                        to_wake[usize::from(shard) / 64] |= 1 << (shard % 64);
+                        continue;
+                    }
+                    Some(_) => segment.id,
+                },
+                Waiting::Unreadable(id) => id,
+            };
+            count(&shared.stats.judged);
+            count(&shared.stats.dropped);
+            shared.queue.drop(id, verdicts);
+        }
+        for (at, lane) in shared.lanes.iter().enumerate() {
+            if to_wake[at / 64] & 1 << (at % 64) != 0 {
+                lane.wake();
+            }
+        }
+        is_empty
+    }
+
+    fn read_orders(&mut self) {
+        while let Ok(order) = self.inbox.try_recv() {
+            match order {
+                Order::SetApart { shard, batch } => {
+                    for (tuple, conn) in batch {
+                        self.table.insert(shard, tuple, conn);
+                    }
+                    self.waiting.push(shard);
+                }
+                Order::Live { shard, tuple, conn } => self.table.remove(shard, tuple, conn),
+            }
+        }
+    }
+
+    /// Sleeps until a segment comes, or an order.
+    fn sleep(&self) {
+        if !self.waiting.is_empty() {
+            return;
+        }
+        let queue = self.shared.queue.socket().as_fd();
+        let mut fds = [PollFd::from_borrowed_fd(queue, PollFlags::IN), PollFd::new(&self.shared.event, PollFlags::IN)];
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut fds, Some(&READER_SLEEP));
+        let _ = rustix::io::read(&self.shared.event, &mut [0; 8]);
+    }
+}
+
+/// Waits for one grace period after the other while there are batches. Ends with the reader.
+fn wait_for_grace(shared: &Shared, batches: &Receiver<u16>) {
+    while let Ok(first) = batches.recv() {
+        let shards: Vec<u16> = std::iter::once(first).chain(batches.try_iter()).collect();
+        // The self-test has waited for one: it takes no argument that could be wrong.
+        sys::grace_period().unwrap_or_else(|error| panic!("membarrier failed: {error}"));
+        for shard in shards {
+            let lane = &shared.lanes[usize::from(shard)];
+            // Not bounded: a shard has one batch.
+            lane.news.push(News::GraceOver);
+            lane.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(port: u16) -> Tuple {
+        Tuple::new(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], port).into())
+    }
+
+    fn name(slot: u32) -> ConnName {
+        ConnName { slot, generation: 1 }
+    }
+
+    #[test]
+    fn a_table_finds_what_is_in_it_and_gives_memory_back() {
+        let mut table = Table::new(RandomState::new());
+        for port in 0..50_000 {
+            table.insert(3, tuple(port), name(port.into()));
+        }
+        assert!((0..50_000).all(|port| table.find(tuple(port)) == Some((3, name(port.into())))));
+        assert_eq!(table.find(tuple(60_000)), None);
+        for port in 0..50_000 {
+            table.remove(3, tuple(port), name(port.into()));
+        }
+        assert!(table.parts.iter().all(HashTable::is_empty));
+        assert!(table.parts.iter().map(HashTable::capacity).sum::<usize>() < 50_000 / 2);
+    }
+
+    #[test]
+    fn the_name_of_an_ended_connection_removes_nothing_of_the_next() {
+        let mut table = Table::new(RandomState::new());
+        table.insert(0, tuple(1), name(1));
+        table.insert(1, tuple(1), name(2));
+        table.remove(0, tuple(1), name(1));
+        assert_eq!(table.find(tuple(1)), Some((1, name(2))));
+    }
+}

@@ -1,0 +1,29 @@
+//! Hibernation: an idle TCP connection leaves the kernel and comes back when either side speaks
+//! ([decision 0033](../../docs/decisions/0033-hibernation-go-or-no-go.md),
+//! [decision 0034](../../docs/decisions/0034-hibernation-in-process.md)).
+//!
+//! [`freeze`] reads a connection out with TCP_REPAIR and closes its socket in silence; [`Frozen::thaw`] makes the
+//! socket again. In between the [`Gate`] holds the segments of the peer: packet rules send every segment that has no
+//! live socket into a queue, one thread reads that queue, and the shard that owns the connection decides.
+//!
+//! One thread owns a connection: its shard sets it apart, freezes it, thaws it, and writes the verdict on its segments.
+//! So no lock is needed between the check and the close, nor between the look at a record and the verdict.
+//!
+//! Lives on: [`freeze`], [`Frozen`] and [`ShardGate`] on the thread of a shard; the gate has two threads of its own.
+
+mod error;
+mod gate;
+mod netlink;
+mod queue;
+mod repair;
+mod rules;
+mod self_test;
+mod sys;
+mod tuple;
+
+pub use error::Unfit;
+pub use gate::{ConnName, Gate, GateStats, News, ShardGate};
+pub use queue::Segment;
+pub use repair::{Buffers, Frozen, LIVE_MARK, Refusal, freeze, set_live};
+pub use self_test::self_test;
+pub use tuple::Tuple;

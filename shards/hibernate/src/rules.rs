@@ -1,0 +1,173 @@
+//! The packet rules: segments to our ports pass if their socket is live, and wait in the queue otherwise.
+//!
+//! ```text
+//! table inet murre_27973 (owned by this process) {
+//!     chain input { type filter hook input priority 0
+//!         tcp dport 443  socket mark 0x6d  accept
+//!         tcp dport 443  queue to 27973
+//!     }
+//! }
+//! ```
+//! The kernel removes the table when the process ends, however it ends, and nobody else can change or flush it
+//! (NFT_TABLE_F_OWNER, Linux 5.12). So there is no moment in which connections are frozen and the rules are gone.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::netlink::{ACK, APPEND, CREATE, Writer, exchange, open};
+use crate::repair::LIVE_MARK;
+
+const CHAIN: &str = "input";
+/// Family of a table for IPv4 and IPv6 (NFPROTO_INET).
+const INET: u8 = 1;
+/// Number of nf_tables among the subsystems of netfilter.
+const NFTABLES: u16 = 10;
+
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const NEW_TABLE: u16 = NFTABLES << 8;
+const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
+const NEW_RULE: u16 = NFTABLES << 8 | 6;
+
+/// The installed rules. Dropping it removes them.
+#[derive(Debug)]
+pub struct Rules {
+    _owner: OwnedFd,
+}
+
+impl Rules {
+    /// Installs the rules for these TCP ports in the network namespace of the calling thread. Before this a reader has
+    /// opened the queue, since without one the kernel drops.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN, or when another process owns a table of that name; ENOENT where the kernel lacks a
+    /// part of nf_tables; the others of the kernel.
+    pub fn install(ports: &[u16], queue: u16) -> io::Result<Rules> {
+        const TABLE_OWNER: u32 = 2;
+        const HOOK_INPUT: u32 = 1;
+        let owner = open()?;
+        let table = format!("murre_{queue}");
+        let mut batch = Writer::default();
+        batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
+        batch.message(NEW_TABLE, ACK | CREATE, INET, 0, |m| {
+            m.text(1, &table).number(2, TABLE_OWNER);
+        });
+        batch.message(NEW_CHAIN, ACK | CREATE, INET, 0, |m| {
+            m.text(1, &table).text(3, CHAIN).nested(4, |hook| {
+                hook.number(1, HOOK_INPUT).number(2, 0);
+            });
+            m.text(7, "filter");
+        });
+        for port in ports {
+            rule(&mut batch, &table, |expressions| {
+                to_port(expressions, *port);
+                socket_is_live(expressions);
+                accept(expressions);
+            });
+            rule(&mut batch, &table, |expressions| {
+                to_port(expressions, *port);
+                to_queue(expressions, queue);
+            });
+        }
+        batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
+        exchange(&owner, batch.bytes(), 2 + 2 * ports.len())?;
+        Ok(Rules { _owner: owner })
+    }
+}
+
+fn rule(batch: &mut Writer, table: &str, fill: impl FnOnce(&mut Writer)) {
+    batch.message(NEW_RULE, ACK | CREATE | APPEND, INET, 0, |m| {
+        m.text(1, table).text(2, CHAIN).nested(4, fill);
+    });
+}
+
+/// Number of the register that expressions load into and compare.
+const REGISTER: u32 = 1;
+
+fn expression<'a>(rule: &'a mut Writer, name: &str, fill: impl FnOnce(&mut Writer)) -> &'a mut Writer {
+    rule.nested(1, |element| {
+        element.text(1, name).nested(2, fill);
+    })
+}
+
+/// Ends the rule unless the register has this value.
+fn equals(rule: &mut Writer, value: &[u8]) {
+    const EQUAL: u32 = 0;
+    expression(rule, "cmp", |e| {
+        e.number(1, REGISTER).number(2, EQUAL).nested(3, |data| {
+            data.attribute(1, value);
+        });
+    });
+}
+
+fn to_port(rule: &mut Writer, port: u16) {
+    const META_L4PROTO: u32 = 16;
+    const TRANSPORT_HEADER: u32 = 2;
+    expression(rule, "meta", |e| {
+        e.number(1, REGISTER).number(2, META_L4PROTO);
+    });
+    equals(rule, &[libc::IPPROTO_TCP as u8]);
+    // The destination port: two bytes at offset two.
+    expression(rule, "payload", |e| {
+        e.number(1, REGISTER).number(2, TRANSPORT_HEADER).number(3, 2).number(4, 2);
+    });
+    equals(rule, &port.to_be_bytes());
+}
+
+/// Ends the rule for a segment without a socket, or with one that has no mark: a listener, or one set apart.
+fn socket_is_live(rule: &mut Writer) {
+    const SOCKET_MARK: u32 = 1;
+    expression(rule, "socket", |e| {
+        e.number(1, SOCKET_MARK).number(2, REGISTER);
+    });
+    equals(rule, &LIVE_MARK.to_ne_bytes());
+}
+
+fn accept(rule: &mut Writer) {
+    const VERDICT_REGISTER: u32 = 0;
+    const ACCEPT: u32 = 1;
+    expression(rule, "immediate", |e| {
+        e.number(1, VERDICT_REGISTER).nested(2, |data| {
+            data.nested(2, |verdict| {
+                verdict.number(1, ACCEPT);
+            });
+        });
+    });
+}
+
+/// Uses the target of x_tables: more kernels have it than nf_tables' own `queue`.
+fn to_queue(rule: &mut Writer, queue: u16) {
+    const REVISION: u32 = 0;
+    let mut info = [0u8; 8];
+    info[..2].copy_from_slice(&queue.to_ne_bytes());
+    expression(rule, "target", |e| {
+        e.text(1, "NFQUEUE").number(2, REVISION).attribute(3, &info);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flush of the rules by another program would leave frozen connections without their queue.
+    #[test]
+    fn nobody_else_removes_the_table_and_it_goes_with_its_owner() {
+        const DELETE_TABLE: u16 = NFTABLES << 8 | 2;
+        let rules = match Rules::install(&[9], 41_003) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return eprintln!("not run: packet rules need CAP_NET_ADMIN");
+            }
+            rules => rules.unwrap(),
+        };
+        let mut batch = Writer::default();
+        batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
+        batch.message(DELETE_TABLE, ACK, INET, 0, |m| {
+            m.text(1, "murre_41003");
+        });
+        batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
+        let remove = || exchange(open().unwrap(), batch.bytes(), 1).unwrap_err().kind();
+        assert_eq!(remove(), io::ErrorKind::PermissionDenied);
+        drop(rules);
+        assert_eq!(remove(), io::ErrorKind::NotFound);
+    }
+}
