@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use machine::ids::StoreTicket;
 use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
-use machine::time::Now;
+use machine::time::{Now, TimeSpan};
 use machine::upstream::{BridgeFailure, BridgeOutcome, ForwardOutcome, UpstreamOp, UpstreamReply};
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
@@ -41,6 +41,14 @@ pub struct Listening {
     pub tls: bool,
     /// From [`crate::ring::listen`].
     pub socket: OwnedFd,
+}
+
+/// Hibernation of a shard: its idle sessions are frozen (decision 0034).
+pub struct Hibernation {
+    /// Silence in both directions after which a session is frozen.
+    pub after: TimeSpan,
+    /// The gate that holds the segments of frozen sessions.
+    pub gate: hibernate::ShardGate,
 }
 
 /// Bytes <-> domain: what a connection's bytes mean and how events are spelled. One per shard, on its thread.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
 use crate::mailbox::{Mailbox, Waker, mesh};
-use crate::ports::{Edge, Ledger, Listening, Peers, Store, Upstreams, Wake};
+use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
@@ -33,6 +33,8 @@ pub struct ShardSetup<E: Edge> {
     pub listeners: Vec<Listening>,
     pub tls: Box<dyn FnOnce() -> Box<dyn Tls> + Send>,
     pub callers: CallerRules,
+    /// `None`: sessions are never frozen.
+    pub hibernation: Option<Hibernation>,
     pub edge: Box<dyn FnOnce() -> E + Send>,
     /// Makes its handle to storage. The waker is rung when a reply can be collected.
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
@@ -233,6 +235,10 @@ impl<E: Edge> ShardThread<E> {
         let _doom = AbortOnPanic(self.mailbox.shard());
         let ShardThread { setup, mailbox, control, board, handshake } = self;
         let waker = Arc::clone(mailbox.waker());
+        if let Some(hibernation) = &setup.hibernation {
+            let waker = Arc::clone(&waker);
+            hibernation.gate.attach(move || waker.wake());
+        }
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
             machine: make(setup.machine),
@@ -246,6 +252,7 @@ impl<E: Edge> ShardThread<E> {
             listeners: setup.listeners,
             tls: (setup.tls)(),
             callers: setup.callers,
+            hibernation: setup.hibernation,
             limits: setup.limits,
             board,
             clock: setup.clock,

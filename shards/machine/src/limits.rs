@@ -171,6 +171,16 @@ pub const TLS_STEPS_PER_SLICE: usize = 8;
 /// Sessions that one turn of a shard reads: about 100 us. App servers and other nodes are read at once. Backpressure:
 /// the others wait unread for the next turns.
 pub const SESSIONS_PER_TURN: usize = 16;
+/// Sessions of a shard that are set apart at once, to be frozen together after one grace period of the kernel: 10 ms or
+/// more. Each has an ordinary file descriptor meanwhile. Queue: the others are found by the next search.
+pub const SET_APART_MAX: usize = 256;
+/// Sessions that one turn of a shard freezes: about 300 us. The rest follow in the next turns.
+pub const FREEZES_PER_TURN: usize = 32;
+/// Sessions that one turn of a shard thaws, because their peers spoke or frames are due: about 800 us. Backpressure:
+/// the segments of the others wait in the packet queue, and their frames in memory.
+pub const THAWS_PER_TURN: usize = 64;
+/// Slots that one turn of a shard searches for silent sessions: about 10 us. The rest follow in the next turns.
+pub const SLOTS_SEARCHED_PER_TURN: u32 = 4_096;
 /// WebSockets that are read before their upgrade in one slice of a shard for newcomers: about 100 us with what follows.
 /// A turn without other work has a slice, and there is one at least every 500 us. Backpressure: the others wait unread.
 pub const NEWCOMERS_PER_SLICE: usize = 16;

@@ -84,6 +84,11 @@ impl Accepting {
         self.refused -= 1;
     }
 
+    /// Returns true if nothing is accepted any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended
+    }
+
     /// Accept nothing from now on.
     pub(super) fn end(&mut self) {
         self.ended = true;
@@ -119,6 +124,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.stats.accepts += 1;
                 self.parking.requested(self.now.mono);
                 let slot = self.plane.slot(ring, direct);
+                if self.hibernator.is_some() {
+                    self.plane.mark_live(slot);
+                }
                 if matches!(kind.port, Port::Endpoint | Port::Node) {
                     self.deal(slot, kind);
                 } else if self.finds_place(Port::WebSocket) {

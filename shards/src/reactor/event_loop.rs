@@ -84,6 +84,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         told |= self.read_peers();
         told |= self.read_upstreams();
         told |= self.run_timers();
+        told |= self.hibernate();
         told |= self.decode_waiting();
         self.hand_over_senders();
         self.unpublished |= told;
@@ -98,7 +99,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if self.unpublished && self.now.mono.since(self.published) >= PUBLISH_EVERY {
             self.publish();
         }
-        worked || self.plane.has_ready()
+        // Frames are left when sessions must be thawed for them in the next turns.
+        worked || self.plane.has_ready() || !self.dirty.is_empty()
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -114,6 +116,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Completion::Arrived { claim, tls, ring, result } => self.arrived(claim, tls, ring, result),
             Completion::Dealt { kind, ring, result } => self.dealt(kind, ring, result),
             Completion::HandedOver { from, ring, result } => self.handed_over(from, ring, result),
+            Completion::TakenOut { done, socket } => self.taken_out(done, socket),
             Completion::Woken => {}
         }
     }
@@ -183,7 +186,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Writes an event on a connection.
     fn emit(&mut self, conn: ConnId, event: &Event) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        if entry.state != State::Open {
+        if !matches!(entry.state, State::Open | State::Apart | State::Frozen) {
             return;
         }
         if !self.may_emit(conn, event) {

@@ -16,6 +16,8 @@ use super::{Machine, Reactor};
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Moves a connection as soon as what it still owes is sent.
     pub(super) fn depart(&mut self, conn: ConnId, departure: SocketMove) {
+        // One that stays frozen has ended to the machine.
+        self.bring_back(conn);
         let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else {
             // It has ended, and the machine has not heard of that yet.
             if let SocketMove::Claimed { to, claim, .. } = departure {

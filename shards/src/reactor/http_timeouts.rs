@@ -134,7 +134,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn judge_websocket(&mut self, conn: ConnId) -> Verdict {
         let Some(entry) = self.conns.get(conn) else { return Verdict::Forget };
-        if !matches!(entry.state, State::Open | State::Moving) {
+        if !matches!(entry.state, State::Open | State::Moving | State::Frozen) {
             return Verdict::Forget;
         }
         if entry.flags.has(Flags::BLOCKED) {

@@ -21,7 +21,13 @@ pub(super) struct CloseDeadline {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Ends an open connection with the closing frame for `reason`. The machine does not know it any more.
     pub(super) fn lingering_close(&mut self, conn: ConnId, reason: CloseReason) {
+        let is_back = self.bring_back(conn);
         let Some(entry) = self.conns.get_mut(conn) else { return };
+        if !is_back {
+            // Its peer is reset when it speaks.
+            self.closes.count(reason);
+            return self.close(conn);
+        }
         if entry.state != State::Open {
             return;
         }
@@ -168,6 +174,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Takes the connection out of all tables; its Close is staged.
     pub(super) fn release(&mut self, conn: ConnId) {
+        self.leave_hibernation(conn);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         self.buffer_pool.free(&mut entry.buffers);
         if entry.flags.has(Flags::TLS) {

@@ -4,7 +4,7 @@
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`callers`], [`recv`], [`begun`], [`send`], [`sealed`]
 //! (TLS), [`lines`], [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
-//! [`input_horizon`] (silences), [`park`]; [`event_loop`] is the loop itself.
+//! [`input_horizon`] (silences), [`hibernation`], [`park`]; [`event_loop`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
@@ -23,6 +23,8 @@ mod recv;
 mod sealed;
 mod send;
 mod event_loop;
+mod frozen_table;
+mod hibernation;
 mod http_timeouts;
 
 #[cfg(test)]
@@ -33,11 +35,11 @@ use std::io;
 use std::sync::Arc;
 
 use crate::mailbox::Mailbox;
-use crate::ports::{Edge, Ledger, Listening, Peers, Port, Store, Upstreams, Wake};
+use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Port, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::ring::{ConnBufferPool, Conns, EventFdWait, Plane, PlaneConfig};
 use crate::tls::{Tls, TlsStats};
-use machine::ids::{ConnId, EmissionId, StoreTicket};
+use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket};
 use machine::limits;
 use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
 use machine::time::{Instant, Now, TimeSpan};
@@ -156,6 +158,7 @@ pub(crate) struct Parts<E: Edge, M> {
     pub listeners: Vec<Listening>,
     pub tls: Box<dyn Tls>,
     pub callers: CallerRules,
+    pub hibernation: Option<Hibernation>,
     pub limits: PlaneLimits,
     pub board: Arc<Board>,
     pub clock: Arc<ProcessClock>,
@@ -195,6 +198,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     /// By `Port as usize`.
     begun: [begun::Begun; 3],
     lingering: VecDeque<lingering_close::CloseDeadline>,
+    hibernator: Option<hibernation::Hibernator>,
 
     /// Completions that one turn handles.
     completions_max: usize,
@@ -205,6 +209,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     effects: EffectQueue,
     /// Connections with something to send.
     dirty: Vec<ConnId>,
+    /// Those of them that must be thawed before, when a turn has done its thaws.
+    postponed: Vec<ConnId>,
     /// Connections whose side buffers may hold a whole request.
     undecoded: VecDeque<ConnId>,
     /// Connections that wait for a receive span.
@@ -275,11 +281,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             websockets: http_timeouts::HttpTimeouts::new(limits.request_timeout.min(limits.blocked_timeout)),
             begun: Default::default(),
             lingering: VecDeque::new(),
+            hibernator: parts.hibernation.map(|hibernation| hibernation::Hibernator::new(hibernation, now.mono)),
             completions_max: event_loop::COMPLETIONS_PER_TURN,
             input_horizon: input_horizon::InputHorizon::new(now.mono),
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
             dirty: Vec::new(),
+            postponed: Vec::new(),
             undecoded: VecDeque::new(),
             starved: VecDeque::new(),
             senders_to_move: VecDeque::new(),
@@ -322,6 +330,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.enters = self.plane.enters;
         self.stats.sessions_waiting = self.lines.sessions() as u64;
         self.stats.newcomers_waiting = (self.lines.newcomers() + self.handshakes.waiting()) as u64;
+        let hibernator = self.hibernator.as_ref();
+        self.stats.frozen = hibernator.map_or(0, |hibernator| hibernator.frozen().into());
+        self.stats.frozen_bytes = hibernator.map_or(0, |hibernator| hibernator.heap_bytes() as u64);
+        if self.mailbox.shard() == ShardId(0)
+            && let Some(hibernator) = hibernator
+        {
+            let [judged, unknown, dropped] = hibernator.segments();
+            self.stats.segments_judged = judged;
+            self.stats.segments_unknown = unknown;
+            self.stats.segments_dropped = dropped;
+        }
         self.stats.side_entries = self.buffer_pool.used() as u64;
         self.stats.side_bytes = self.buffer_pool.heap_bytes() as u64;
         let unfinished = self.buffer_pool.unfinished();

@@ -86,7 +86,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.heard = self.heard.take().or_else(|| self.peers.collect());
         self.answered = self.answered.take().or_else(|| self.upstreams.collect());
         let has_reply = self.collected.is_some() || self.heard.is_some() || self.answered.is_some();
-        if !has_reply && !self.mailbox.has_mail() && self.control.is_empty() {
+        let has_news = self.hibernator.as_ref().is_some_and(|hibernator| hibernator.has_news());
+        if !has_reply && !has_news && !self.mailbox.has_mail() && self.control.is_empty() {
             self.sleep().await;
         }
         self.mailbox.waker().unpark();
@@ -115,7 +116,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let numbers = self.unpublished.then(|| self.published.after(PUBLISH_EVERY));
         let timeouts =
             [self.machine.next_timeout(), self.next_close_deadline(), self.http.next(), self.websockets.next()];
-        let deadlines = timeouts.into_iter().chain([self.accepting.next(), self.handshakes.next(), numbers]);
+        let open = self.conns.open_count();
+        let hibernation =
+            self.hibernator.as_ref().filter(|_| !self.accepting.is_over()).and_then(|hibernator| hibernator.next(open));
+        let deadlines =
+            timeouts.into_iter().chain([self.accepting.next(), self.handshakes.next(), hibernation, numbers]);
         deadlines.flatten().min()
     }
 }

@@ -300,9 +300,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn answered_at_once(&mut self, conn: ConnId) {
         let now_ms = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        if entry.flags.has(Flags::KNOWN) {
+        let is_known = entry.flags.has(Flags::KNOWN);
+        if is_known {
             self.inputs.push_back(Input::Frame { conn });
-        } else {
+        }
+        // A control frame between the fragments of a message does not prolong it.
+        if !is_known || !entry.flags.has(Flags::PARTIAL) {
             entry.since = now_ms;
         }
     }

@@ -25,7 +25,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Stages one send for every connection that has something and may.
     pub(super) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        let mut postponed = std::mem::take(&mut self.postponed);
         for conn in dirty.drain(..) {
+            let Some(entry) = self.conns.get(conn) else { continue };
+            let is_away = matches!(entry.state, State::Apart | State::Frozen) && !entry.flags.has(Flags::POLL_OUT);
+            if is_away && !self.bring_back_for_frame(conn, &mut postponed) {
+                continue;
+            }
             let Some(entry) = self.conns.get_mut(conn) else { continue };
             entry.flags.clear(Flags::DIRTY);
             // A connection that is being sent to, or waits for room, is marked again when that is over.
@@ -46,7 +52,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             self.plane.send(conn, output);
         }
-        self.dirty = dirty;
+        std::mem::swap(&mut dirty, &mut postponed);
+        (self.dirty, self.postponed) = (dirty, postponed);
     }
 
     /// Sends what is encoded now, and finds out which sockets are blocked.
@@ -137,6 +144,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Everything that was encoded for this connection is out.
     fn owes_nothing(&mut self, conn: ConnId) {
+        let now_ms = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
         let was_blocked = entry.flags.has(Flags::BLOCKED);
         entry.flags.clear(Flags::BLOCKED);
@@ -145,6 +153,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         let (state, last) = (entry.state, entry.flags.has(Flags::LAST));
         self.buffer_pool.free_if_idle(&mut entry.buffers);
+        if state == State::Open && !entry.flags.has(Flags::PARTIAL) && entry.flags.has(Flags::KNOWN) {
+            entry.since = now_ms;
+        }
         match state {
             State::Open if last => self.lingering_close(conn, CloseReason::Finished),
             State::Open if was_blocked => self.resume(conn),

@@ -20,6 +20,10 @@ pub(crate) enum State {
     /// Its PROXY header is being read.
     Heading,
     Open,
+    /// Set apart: about to be frozen. As `Open`, but nothing is read.
+    Apart,
+    /// Its socket has left the kernel. Its slot holds the eventfd of the shard.
+    Frozen,
     /// The descriptor is on its way to another shard.
     Moving,
     /// Goodbye: the last bytes are being sent.
@@ -88,7 +92,8 @@ pub(crate) struct Conn<C> {
     generation: u32,
     /// Index into the side table, or `NO_BUFFERS`.
     pub buffers: u32,
-    /// Milliseconds, wrapping, since the process started: when what the HTTP timeouts measure began.
+    /// Milliseconds, wrapping, since the process started: when what the HTTP timeouts measure began. Of an idle
+    /// session: when it last received or sent something.
     pub since: u32,
     pub flags: Flags,
     pub state: State,
@@ -96,6 +101,11 @@ pub(crate) struct Conn<C> {
 }
 
 impl<C> Conn<C> {
+    /// Returns true if it has an entry in the side table.
+    pub(crate) fn has_buffers(&self) -> bool {
+        self.buffers != NO_BUFFERS
+    }
+
     fn free() -> Conn<C> {
         // Sixteen bytes for a million connections beside what the edge keeps.
         const { assert!(size_of::<Conn<C>>() <= size_of::<Option<C>>().next_multiple_of(8) + 16) }
@@ -281,6 +291,18 @@ impl<C> Conns<C> {
 
     fn entry_mut(&mut self, slot: u32) -> Option<&mut Conn<C>> {
         self.chunks.get_mut(slot as usize / CHUNK)?.as_mut()?.conns.get_mut(slot as usize % CHUNK)
+    }
+
+    /// Number of slots, occupied or not.
+    pub(crate) fn slots(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
+    /// The name of the connection in that slot, unless it is closing or gone.
+    pub(crate) fn occupant(&self, slot: u32) -> Option<ConnId> {
+        let entry = self.chunks.get(slot as usize / CHUNK)?.as_ref()?.conns.get(slot as usize % CHUNK)?;
+        let alive = !matches!(entry.state, State::Free | State::Closing);
+        alive.then_some(ConnId { slot, generation: entry.generation })
     }
 
     /// Bytes of heap the slab holds.

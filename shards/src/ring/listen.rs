@@ -22,6 +22,10 @@ const WEBSOCKET_RECEIVE_BUFFER: i32 = 16 * 1024;
 /// connection can still carry 640 KB a second.
 const ENDPOINT_RECEIVE_BUFFER: i32 = 64 * 1024;
 
+/// Sizes that the socket of a user agent has, also when it was frozen.
+pub const WEBSOCKET_BUFFERS: hibernate::Buffers =
+    hibernate::Buffers { send: SEND_BUFFER as u32, receive: WEBSOCKET_RECEIVE_BUFFER as u32 };
+
 /// Reason for a failure to listen on an address; one sentence that says what to do.
 #[derive(Debug)]
 pub struct ListenError {

@@ -6,6 +6,9 @@
 //! Kind 0 is special: the whole word is a claim (RULES.md), whose top byte is zero because shard ids are below 256. Its
 //! bit 47 says that the connection speaks TLS.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
 use machine::ids::{Claim, ConnId, ShardId};
 use machine::limits;
 
@@ -43,6 +46,8 @@ pub(crate) enum Kind {
     /// A connection of an app server that another shard handed over; aux = that shard and if it speaks TLS, slot = that
     /// which it had there.
     HandedOver = 15,
+    /// Ordinary descriptor of a connection that may be frozen.
+    TakenOut = 16,
 }
 
 const SLOT_BITS: u32 = 28;
@@ -145,6 +150,8 @@ pub(crate) enum Completion {
     Dealt { kind: u32, ring: u16, result: i32 },
     /// Another shard handed over the connection in `direct` of `ring`; `from` names its state in the mailbox.
     HandedOver { from: Origin, ring: u16, result: i32 },
+    /// The ordinary descriptor of a connection ([`super::Plane::take_out`]).
+    TakenOut { done: CompletionKey, socket: io::Result<OwnedFd> },
     /// Something that only woke us.
     Woken,
 }

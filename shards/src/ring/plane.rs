@@ -17,7 +17,7 @@ use super::layout::PlaneConfig;
 use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, decode, encode_conn, encode_plain, unclaimed};
 use super::peer::{self, Family};
 use super::pending_output::PendingOutput;
-use super::uring::{Ring, RingFd, Sending};
+use super::uring::{self, Ring, RingFd, Sending};
 
 /// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
 pub(crate) struct Sent {
@@ -247,6 +247,44 @@ impl Plane {
         self.send_fd(conn, (poll_in, false), target, from.word());
     }
 
+    /// Stages the live mark of a connection that was just accepted into this slot, so that its segments pass the packet
+    /// rules ([`hibernate::LIVE_MARK`]). A failure leaves it as it is: its segments then pass through the queue.
+    pub(crate) fn mark_live(&mut self, slot: u32) {
+        static LIVE: u32 = hibernate::LIVE_MARK;
+        let direct = types::Fixed(slot & ((1 << self.shift) - 1));
+        let (level, name) = (libc::SOL_SOCKET as u32, libc::SO_MARK as u32);
+        let entry = opcode::SetSockOpt::new(direct, level, name, (&raw const LIVE).cast(), size_of::<u32>() as u32)
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(encode_plain(Kind::Ignored, 0, 0));
+        self.stage(self.ring_of(slot), &entry);
+    }
+
+    /// Stages the removal of the armed poll of an idle connection, which has its completion, then an ordinary
+    /// descriptor of its socket. [`Plane::vacate`] follows.
+    pub(crate) fn take_out(&mut self, conn: ConnId) {
+        self.remove_polls(conn, true, false);
+        let entry =
+            opcode::FixedFdInstall::new(self.direct(conn), 0).build().user_data(encode_conn(Kind::TakenOut, 0, conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+    }
+
+    /// Puts the eventfd of the shard into the slot in place of the socket: the slot stays occupied, and the kernel
+    /// gives it to no other connection.
+    pub(crate) fn vacate(&mut self, conn: ConnId) -> io::Result<()> {
+        self.replace(conn, self.event)
+    }
+
+    /// Puts a socket into the slot in place of the eventfd. The caller closes its own descriptor.
+    pub(crate) fn put_in(&mut self, conn: ConnId, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.replace(conn, socket.as_raw_fd())
+    }
+
+    fn replace(&mut self, conn: ConnId, fd: RawFd) -> io::Result<()> {
+        let direct = self.direct(conn).0;
+        self.rings[usize::from(self.ring_of(conn.slot))].replace(direct, fd)
+    }
+
     /// Stages the wake of a parked shard.
     pub(crate) fn bell(&mut self, hub: RingFd) {
         let entry = opcode::MsgRingData::new(types::Fd(hub.0), 0, encode_plain(Kind::Bell, 0, 0), None)
@@ -330,6 +368,7 @@ impl Plane {
         const EVENT: u8 = Kind::Event as u8;
         const PEER: u8 = Kind::Peer as u8;
         const HANDED_OVER: u8 = Kind::HandedOver as u8;
+        const TAKEN_OUT: u8 = Kind::TakenOut as u8;
         Some(match kind {
             ACCEPT => Completion::Accepted { listener: done.slot, ring, result },
             POLL_IN => Completion::Readable(done),
@@ -341,6 +380,7 @@ impl Plane {
             SEND_FD => Completion::Moved { done, result },
             DEALT => Completion::Dealt { kind: done.slot, ring, result },
             HANDED_OVER => Completion::HandedOver { from: Origin::of_completion(aux, done.slot), ring, result },
+            TAKEN_OUT => Completion::TakenOut { done, socket: uring::installed(result) },
             TIMEOUT => {
                 self.hub.fired(aux);
                 Completion::Woken

@@ -144,6 +144,21 @@ pub fn tells_peers() -> Result<bool, ProbeError> {
     Ok(told.is_some_and(|result| result >= 0 || result == -libc::EINVAL))
 }
 
+/// Returns true if this kernel gives an ordinary descriptor of a direct one, without which nothing can be frozen
+/// (FIXED_FD_INSTALL, Linux 6.8).
+///
+/// # Errors
+/// No ring could be set up.
+pub fn takes_sockets_out() -> Result<bool, ProbeError> {
+    let ask = || {
+        let ring = IoUring::new(8)?;
+        let mut operations = Probe::new();
+        ring.submitter().register_probe(&mut operations)?;
+        Ok(operations.is_supported(opcode::FixedFdInstall::CODE))
+    };
+    ask().map_err(|error: io::Error| ProbeError::of(&error))
+}
+
 /// The soft limit on descriptors: what one table may hold.
 pub fn nofile_limit() -> u64 {
     limit(libc::RLIMIT_NOFILE).rlim_cur
@@ -183,6 +198,11 @@ mod tests {
     #[test]
     fn this_kernel_tells_the_addresses_of_peers() {
         assert_eq!(tells_peers(), Ok(true));
+    }
+
+    #[test]
+    fn this_kernel_takes_sockets_out() {
+        assert_eq!(takes_sockets_out(), Ok(true));
     }
 
     #[test]

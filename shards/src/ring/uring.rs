@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -90,6 +90,14 @@ impl Ring {
     /// between setting TASKRUN and reading that flag: either it sees the flag and signals, or `busy` sees TASKRUN.
     pub fn announced() {
         fence(Ordering::SeqCst);
+    }
+
+    /// Replaces the file in a slot of the table.
+    pub fn replace(&self, direct: u32, fd: RawFd) -> io::Result<()> {
+        match self.io.submitter().register_files_update(direct, &[fd])? {
+            1 => Ok(()),
+            _ => Err(io::ErrorKind::Other.into()),
+        }
     }
 
     /// Room for this many more entries without submitting.
@@ -193,6 +201,15 @@ impl Ring {
             ready.push_back(Cqe { word, result: entry.result(), more: cqueue::more(entry.flags()), ring: self.number });
         }
     }
+}
+
+/// Takes the descriptor that a completion of FIXED_FD_INSTALL has made.
+pub(super) fn installed(result: i32) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    // SAFETY: the kernel has made this descriptor for us, and its completion is read once.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
 #[cfg(test)]

@@ -92,6 +92,7 @@ impl Bench {
                 listeners: std::mem::take(&mut listeners),
                 tls: Box::new(ToyTls::default()),
                 callers: callers.clone(),
+                hibernation: None,
                 limits,
                 board: Arc::new(TestReactor::board()),
                 clock: Arc::new(ProcessClock::start()),
@@ -181,6 +182,11 @@ impl Client {
     /// Ends its side of the stream.
     pub(super) fn finish(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Resets the connection.
+    pub(super) fn reset(self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }
 
     /// Reads at most `most` bytes that are there.

@@ -9,6 +9,7 @@ mod busy;
 mod callers;
 mod crowds;
 mod goodbyes;
+mod hibernation;
 mod late;
 mod moves;
 mod parking;

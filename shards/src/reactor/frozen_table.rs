@@ -1,0 +1,62 @@
+//! The frozen connections of a shard: one record for each slot, in chunks that come and go as those of the slab of
+//! connections do.
+
+use hibernate::Frozen;
+
+const CHUNK: usize = 512;
+
+struct Chunk {
+    records: Box<[Option<Frozen>]>,
+    occupied: u32,
+}
+
+/// Records by slot: 64 bytes for each frozen connection when a chunk is full.
+#[derive(Default)]
+pub(super) struct FrozenTable {
+    chunks: Vec<Option<Chunk>>,
+    occupied: u32,
+}
+
+const _: () = assert!(size_of::<Option<Frozen>>() <= 64);
+
+impl FrozenTable {
+    /// Number of records.
+    pub(super) fn len(&self) -> u32 {
+        self.occupied
+    }
+
+    pub(super) fn insert(&mut self, slot: u32, frozen: Frozen) {
+        let number = slot as usize / CHUNK;
+        if self.chunks.len() <= number {
+            self.chunks.resize_with(number + 1, || None);
+        }
+        let chunk = self.chunks[number]
+            .get_or_insert_with(|| Chunk { records: std::iter::repeat_n(None, CHUNK).collect(), occupied: 0 });
+        let before = chunk.records[slot as usize % CHUNK].replace(frozen);
+        assert!(before.is_none(), "a connection is frozen once");
+        chunk.occupied += 1;
+        self.occupied += 1;
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Frozen> {
+        self.chunks.get(slot as usize / CHUNK)?.as_ref()?.records[slot as usize % CHUNK].as_ref()
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Frozen> {
+        let place = self.chunks.get_mut(slot as usize / CHUNK)?;
+        let chunk = place.as_mut()?;
+        let frozen = chunk.records[slot as usize % CHUNK].take()?;
+        chunk.occupied -= 1;
+        self.occupied -= 1;
+        if chunk.occupied == 0 {
+            *place = None;
+        }
+        Some(frozen)
+    }
+
+    /// Bytes of heap the table holds.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let chunks = self.chunks.iter().flatten().count();
+        chunks * CHUNK * size_of::<Option<Frozen>>() + self.chunks.capacity() * size_of::<Option<Chunk>>()
+    }
+}
