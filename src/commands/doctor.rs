@@ -9,6 +9,7 @@ mod chain;
 pub mod checks;
 pub mod facts;
 mod finding;
+mod hibernation;
 #[cfg(test)]
 mod tests;
 
@@ -42,8 +43,8 @@ pub struct Args {
     /// notification is sent.
     #[arg(long)]
     pub online: bool,
-    /// Configuration by which queues are judged. Its certificates and the credentials of bridges are checked too, and
-    /// the database of a shared store.
+    /// Configuration by which queues are judged. Its certificates and the credentials of bridges are checked too, the
+    /// database of a shared store, and hibernation.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -64,6 +65,7 @@ pub fn run(args: Args) -> ExitCode {
     if here {
         findings.extend(certificates::examine(&config));
         findings.extend(bridges::examine(&config, args.online));
+        findings.extend(hibernation::examine(&config));
     }
     if here && config.store.kind == StoreKind::Scylla {
         findings.extend(shared_store(&config));

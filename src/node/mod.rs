@@ -26,6 +26,8 @@ mod error;
 
 mod cpus;
 
+mod hibernation;
+
 mod ledgers;
 
 mod listeners;
@@ -52,6 +54,7 @@ pub(crate) use certificates::ordered;
 pub use cpus::KERNEL_STEERS;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, warn_of_readers};
 pub use error::NodeError;
+pub use hibernation::try_here as try_hibernation;
 pub use ledgers::replay_ledgers;
 pub(crate) use plan::share;
 pub use running::{RunningNode, StopOutcome};
@@ -67,6 +70,7 @@ use shards::ledger;
 use shards::ports::Port;
 use shards::process_clock::ProcessClock;
 use shards::ring::ProbeError;
+use shards::thread::ShardSetup;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
@@ -186,9 +190,13 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
     let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
+    let (gate, gates) = hibernation::open(config, &addresses, shard_count);
+    let mut gates = gates.into_iter();
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
+        let name = (ShardId(index as u16), pinned[index]);
+        let setup = plan.shard(name, log, bound, &storage, (queues.clone(), cluster.clone()));
+        ShardSetup { hibernation: gates.next(), ..setup }
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| NodeError::Shards(error.to_string()))?;
 
@@ -202,7 +210,20 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
     let drain = config.drain;
-    Ok(RunningNode { addresses, cores, drain, manager, control_plane, stage, shards, storage, data, cluster, log })
+    Ok(RunningNode {
+        addresses,
+        cores,
+        drain,
+        manager,
+        control_plane,
+        stage,
+        shards,
+        gate,
+        storage,
+        data,
+        cluster,
+        log,
+    })
 }
 
 /// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node.

@@ -84,6 +84,7 @@ impl Plan<'_> {
                 ..PlaneLimits::new(self.connections_max)
             },
             callers: self.callers.clone(),
+            hibernation: None,
             listeners,
             tls: self.tls.of_shard(),
             // Invariant: `start_with` has made one of the same configuration.

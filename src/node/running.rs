@@ -22,6 +22,7 @@ use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::error::NodeError;
 use super::events::EventLog;
+use super::hibernation::NodeGate;
 use super::plan::Plan;
 use super::service_manager::ServiceManager;
 use super::storage::Storage;
@@ -40,6 +41,7 @@ pub struct RunningNode {
     pub(super) control_plane: ControlPlane,
     pub(super) stage: Arc<NodeHandle>,
     pub(super) shards: Shards<PushEdge>,
+    pub(super) gate: NodeGate,
     pub(super) storage: Arc<Storage>,
     pub(super) data: DataDir,
     pub(super) cluster: Option<Arc<Cluster>>,
@@ -220,7 +222,8 @@ impl RunningNode {
     /// # Errors
     /// [`NodeError::Ledger`] when the logs cannot be read afterwards.
     pub fn stop(self) -> Result<StopOutcome, NodeError> {
-        let RunningNode { control_plane, stage, shards, storage, data, drain, mut manager, cluster, log, .. } = self;
+        let RunningNode { control_plane, stage, shards, gate, storage, data, drain, mut manager, cluster, log, .. } =
+            self;
         stage.announce_stop();
         let drain_rate = drain.rate;
         let sessions = sum(stage.boards(), "conns");
@@ -253,6 +256,8 @@ impl RunningNode {
         for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain incomplete");
         }
+        // No shard has a frozen connection any more.
+        drop(gate);
         // The events in its queue are logged before the end of the node is.
         drop(log);
         manager.ask_for(CLOSE_TIME);
