@@ -324,9 +324,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let (Ok(direct), Some(kind)) = (u32::try_from(result), Kind::of_number(kind)) else { return };
         self.stats.dealt_in += 1;
         let slot = self.plane.slot(ring, direct);
-        // The shard that dealt it counted it here already.
-        self.mailbox.count_assigned(self.mailbox.shard(), false);
-        self.admit_endpoint(slot, kind);
+        // The shard that dealt it has counted it here. It stays counted: were it not for a moment, another shard would
+        // deal one more.
+        if self.finds_place(kind.port) {
+            self.admit(slot, kind, true);
+        } else {
+            self.mailbox.count_assigned(self.mailbox.shard(), false);
+            self.turn_away(slot, kind);
+        }
     }
 
     /// It could not be dealt away: it is served here.
@@ -343,7 +348,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.conns.occupied(ring) >= self.accept_limit()
     }
 
-    fn accept_limit(&self) -> u32 {
+    pub(super) fn accept_limit(&self) -> u32 {
         accept_limit(self.plane.table(), self.limits.backlog)
     }
 
