@@ -174,6 +174,13 @@ pub const SESSIONS_PER_TURN: usize = 16;
 /// Sessions of a shard that are set apart at once, to be frozen together after one grace period of the kernel: 10 ms or
 /// more. Each has an ordinary file descriptor meanwhile. Queue: the others are found by the next search.
 pub const SET_APART_MAX: usize = 256;
+/// As [`SET_APART_MAX`], when a process ends whose sessions go on in the next one.
+pub const SET_APART_AT_END_MAX: usize = 4_096;
+/// Sessions of an earlier process whose hello one turn of a shard says again: about 200 us. The rest follow in the next
+/// turns.
+pub const RESUMES_PER_TURN: usize = 32;
+/// Sessions of an earlier process whose user a shard reads from storage at once. Queue: the others wait.
+pub const RESUMED_AT_ONCE_MAX: usize = 256;
 /// Sessions that one turn of a shard freezes: about 300 us. The rest follow in the next turns.
 pub const FREEZES_PER_TURN: usize = 32;
 /// Sessions that one turn of a shard thaws, because their peers spoke or frames are due: about 800 us. Backpressure:

@@ -3,14 +3,16 @@
 //! The files that import this one are parts of the composer, each with one subject. No file that this one imports
 //! imports it back.
 
-use crate::ids::Uaid;
+use crate::ids::{ConnId, Uaid};
 use crate::limits;
+use crate::simplepush::Mode;
 use crate::time::{Instant, Now};
 
 use super::clock::HybridClock;
+use super::command::Hello;
 use super::components::active_sessions::ActiveSessions;
 use super::components::broadcasts::Broadcasts;
-use super::components::conns::{ConnTable, OPENED_TICKS_MAX};
+use super::components::conns::{ConnState, ConnTable, OPENED_TICKS_MAX};
 use super::components::dead_endpoints::DeadEndpoints;
 use super::components::hello_timer::HelloTimer;
 use super::components::keepalive::Keepalive;
@@ -145,6 +147,23 @@ impl ShardMachine {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Returns true if the user has a session here, or a hello under way.
+    pub fn has_user(&self, uaid: Uaid) -> bool {
+        self.resident(uaid).is_some()
+    }
+
+    /// Returns the hello that makes the session of this connection again, in another process; `None` if no hello does:
+    /// the connection has no session yet, or it is one of a relay or of SimplePush.
+    pub fn hello_of(&self, conn: ConnId) -> Option<Hello> {
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else { return None };
+        let (_, session) = self.sessions.at(index)?;
+        if session.link.mode() != Mode::WebPush || session.stored.is_entering() {
+            return None;
+        }
+        let broadcasts = self.broadcasts.told(session.broadcasts);
+        Some(Hello { broadcasts, ..Hello::new(Some(session.uaid), session.uaid) })
     }
 
     /// Returns the delivery latency of the shard; one writer.

@@ -181,6 +181,15 @@ impl Broadcasts {
         self.delta(set, seen)
     }
 
+    /// Returns what a session has subscribed to, with the versions that it was told; an empty version where it was not
+    /// told the last one.
+    pub fn told(&self, subscription: Subscription) -> Vec<BroadcastVersion> {
+        let (set, seen) = (subscription.set, subscription.seen);
+        let values = self.sets[usize::from(set)].ids.iter().map(|at| &self.values[usize::from(*at)]);
+        let told = |value: &Value| value.version.clone().filter(|_| value.changed <= seen).unwrap_or_default();
+        values.map(|value| BroadcastVersion { id: value.id.clone(), version: told(value) }).collect()
+    }
+
     /// Ends the subscription of a session.
     pub fn close(&mut self, subscription: Subscription) {
         self.release(subscription.set);
