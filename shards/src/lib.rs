@@ -13,6 +13,7 @@ pub mod mailbox;
 pub mod ports;
 pub mod quota;
 pub mod reactor;
+pub mod session_record;
 pub mod ring;
 pub mod strangers;
 pub mod thread;

@@ -49,6 +49,25 @@ pub struct Hibernation {
     pub after: TimeSpan,
     /// The gate that holds the segments of frozen sessions.
     pub gate: hibernate::ShardGate,
+    /// `None`: frozen sessions end with the process.
+    pub records: Option<Records>,
+    /// `None`: a Ping of the machine thaws a session.
+    pub probes: Option<Probes>,
+}
+
+/// Probes of frozen sessions in place of Pings.
+pub struct Probes {
+    pub prober: hibernate::Prober,
+    /// Silence after which a Ping thaws a session all the same, so that its user agent answers.
+    pub ping_after: TimeSpan,
+}
+
+/// Records of the frozen sessions of a shard.
+pub struct Records {
+    /// Files for those of this process. `None`: they could not be made, and its frozen sessions end with it.
+    pub files: Option<hibernate::RecordFiles>,
+    /// Records of an earlier process whose users this shard owns.
+    pub earlier: Vec<hibernate::Record>,
 }
 
 /// Bytes <-> domain: what a connection's bytes mean and how events are spelled. One per shard, on its thread.
@@ -85,6 +104,12 @@ pub trait Edge: 'static {
 
     /// A WebSocket arrived from another shard: upgraded, its hello decoded and not answered yet.
     fn arrived(&mut self) -> Self::Codec;
+
+    /// A WebSocket of an earlier process goes on here: its hello was answered there.
+    fn resumed(&mut self, now: Now) -> Self::Codec {
+        let _ = now;
+        self.arrived()
+    }
 
     /// Decodes at most one request from the front of `bytes` (it may scribble on them, to unmask). Bytes it
     /// wants to answer at once are appended to `out`. Never called while a command is under way.

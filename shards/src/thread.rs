@@ -53,6 +53,8 @@ pub enum StartError {
     Kernel(ProbeError),
     /// The core does not exist or is not allowed.
     Core(usize, String),
+    /// The last step before the shards begin has failed.
+    Preparation(String),
     /// Another error of the executor of this shard.
     Executor(ShardId, String),
 }
@@ -64,6 +66,7 @@ impl fmt::Display for StartError {
             StartError::Core(core, error) => {
                 write!(f, "no shard can be pinned to core {core} ({error}): choose shards.cores from /proc/cpuinfo")
             }
+            StartError::Preparation(error) => f.write_str(error),
             StartError::Executor(shard, error) => write!(f, "shard {} could not start: {error}", shard.0),
         }
     }
@@ -135,14 +138,18 @@ struct StartupSync {
 }
 
 /// Starts one thread per setup, in the order of their shard ids. Raises the soft limits on descriptors
-/// and locked memory to the hard ones.
-pub fn start<E: Edge>(setups: Vec<ShardSetup<E>>) -> Result<Shards<E>, StartError> {
-    start_with(setups, ShardMachine::new)
+/// and locked memory to the hard ones. Calls `ready` when every shard is ready, and before the first one begins.
+pub fn start<E: Edge>(
+    setups: Vec<ShardSetup<E>>,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<Shards<E>, StartError> {
+    start_with(setups, ready, ShardMachine::new)
 }
 
 /// As [`start`], with machines made by `make`.
 pub(crate) fn start_with<E: Edge, M: Machine>(
     setups: Vec<ShardSetup<E>>,
+    ready: impl FnOnce() -> io::Result<()>,
     make: impl FnOnce(MachineConfig) -> M + Clone + Send + 'static,
 ) -> Result<Shards<E>, StartError> {
     raise_limits();
@@ -180,6 +187,7 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
         threads.push((shard, thread));
         goes.push(say_go);
     }
+    ready().map_err(|error| StartError::Preparation(error.to_string()))?;
     for go in goes {
         // A shard that is gone has aborted the process.
         let _ = go.send(());
@@ -235,10 +243,6 @@ impl<E: Edge> ShardThread<E> {
         let _doom = AbortOnPanic(self.mailbox.shard());
         let ShardThread { setup, mailbox, control, board, handshake } = self;
         let waker = Arc::clone(mailbox.waker());
-        if let Some(hibernation) = &setup.hibernation {
-            let waker = Arc::clone(&waker);
-            hibernation.gate.attach(move || waker.wake());
-        }
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
             machine: make(setup.machine),
@@ -331,6 +335,17 @@ impl<E: Edge> Shards<E> {
 
     pub fn boards(&self) -> &[Arc<Board>] {
         self.handle.boards()
+    }
+
+    /// Begins to freeze every session that can be, so that it goes on in the next process. Nothing is accepted from
+    /// then on. [`ShardsHandle::drain`] follows.
+    pub fn hibernate(&self) {
+        self.control(ControlMessage::Hibernate);
+    }
+
+    /// Returns true if every shard has said that it can freeze no more.
+    pub fn is_hibernated(&self) -> bool {
+        self.handle.lanes.iter().all(|lane| lane.is_hibernated())
     }
 
     /// Waits for a drain to begin, until every shard has said that it is complete or its time is over; then

@@ -58,9 +58,13 @@ pub trait Tls: 'static {
     /// Takes the state of an established connection out, for its owner shard. The connection is ended here.
     fn export(&mut self, slot: u32) -> Vec<u8>;
 
-    /// Continues a connection that another shard exported, in this slot. Returns the number of bytes at the front of
-    /// `state` that were its state, and overwrites them.
-    fn import(&mut self, slot: u32, port: Port, state: &mut [u8]) -> usize;
+    /// Copies the state of an established connection for a later process; `None` in any other stage. The connection
+    /// goes on here, and must seal and open nothing while there is a copy.
+    fn copy(&self, slot: u32) -> Option<Vec<u8>>;
+
+    /// Continues a connection that another shard exported, or that an earlier process copied, in this slot. Returns the
+    /// number of bytes at the front of `state` that were its state, and overwrites them; `None` for any other bytes.
+    fn import(&mut self, slot: u32, port: Port, state: &mut [u8]) -> Option<usize>;
 
     /// Ends the connection and overwrites its secrets. Does nothing for a slot without one.
     fn end(&mut self, slot: u32);

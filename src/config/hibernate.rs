@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::allowed::SECONDS_OR_ZERO;
 use super::error::ConfigError;
 use super::key::keys;
 use super::parse::{self, Raw};
-use super::settings::Config;
+use super::settings::{Config, DrainMode};
 
 keys! {
     /// Frozen connections.
@@ -18,6 +19,14 @@ keys! {
         "a number from 0 to 65535",
         "Number of the packet queue (NFQUEUE) that receives the segments of frozen connections. Each program in the network namespace needs a number of its own.",
         |c, raw| { c.hibernate.queue = parse::number(raw, 0, u64::from(u16::MAX))? as u16; Some(()) };
+    "hibernate.dir" = "",
+        "a path",
+        "Directory of a tmpfs, with mode 0700, for the records of frozen connections: the next process takes them over, also after SIGKILL. Without it frozen connections end with the process. Needs Linux 6.9.",
+        |c, raw| { c.hibernate.dir = parse::path(raw)?; Some(()) };
+    "hibernate.ping_interval" = "0",
+        SECONDS_OR_ZERO,
+        "Time of silence after which a Ping of the server thaws a frozen connection. Before, each Ping is a probe, which the kernel of the peer answers and which thaws nothing. 0: every Ping thaws. Must be longer than websocket.auto_ping_interval. Needs CAP_NET_RAW.",
+        |c, raw| { c.hibernate.ping_interval = parse::duration(raw)?; Some(()) };
 }
 
 /// A connection that speaks more often costs more frozen than live.
@@ -38,7 +47,19 @@ fn after(raw: &Raw) -> Option<Option<Duration>> {
 /// # Errors
 /// [`ConfigError::Conflict`].
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
-    let interval = config.websocket.auto_ping_interval;
+    if config.drain.mode == DrainMode::Hibernate && (config.hibernate.dir.is_none() || config.hibernate.after.is_none())
+    {
+        return Err(ConfigError::Conflict(
+            "drain.mode = hibernate needs records that outlive the process; set hibernate.after and hibernate.dir",
+        ));
+    }
+    let (probed, interval) = (config.hibernate.ping_interval, config.websocket.auto_ping_interval);
+    if !probed.is_zero() && (interval.is_zero() || probed <= interval) {
+        return Err(ConfigError::Conflict(
+            "hibernate.ping_interval must be longer than websocket.auto_ping_interval, because probes come in place of \
+             its Pings; raise hibernate.ping_interval, or set it to 0",
+        ));
+    }
     if !interval.is_zero() && config.hibernate.after.is_some_and(|after| after >= interval) {
         return Err(ConfigError::Conflict(
             "hibernate.after must be shorter than websocket.auto_ping_interval, because each ping ends the silence of \

@@ -49,9 +49,9 @@ pub use scylla::shared_store_faults;
 pub use setting::Origin;
 pub use settings::{
     Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
-    Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, MinVersion, Node, NodeTls,
-    Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store, StoreKind, Strangers,
-    UnknownName, WebSocket,
+    DrainMode, Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, MinVersion, Node,
+    NodeTls, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store, StoreKind,
+    Strangers, UnknownName, WebSocket,
 };
 pub use sources::Sources;
 pub(crate) use words::nearest_of;

@@ -7,7 +7,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::{ADDRESSES, ADDRESSES_OR_NONE, BYTES, CALL_URL, LEVEL, PEM, SECONDS, SECONDS_OR_ZERO, URL};
 use super::key::keys;
-use super::values::{consistency, log_format, steer, store_kind};
+use super::values::{consistency, drain_mode, log_format, steer, store_kind};
 use super::{acme, parse, words};
 
 keys! {
@@ -303,6 +303,10 @@ keys! {
         "a number from 1 to 10000000",
         "Sessions closed per second during the drain.",
         |c, raw| { c.drain.rate = parse::number(raw, 1, 10_000_000)? as u32; Some(()) };
+    "drain.mode" = "close",
+        "close or hibernate",
+        "What SIGTERM does to sessions: close closes them with 1001; hibernate freezes them for the next process on this host, without drain.delay. Needs hibernate.dir.",
+        |c, raw| { c.drain.mode = drain_mode(raw)?; Some(()) };
 
     "log.level" = "info",
         "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",

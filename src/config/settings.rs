@@ -265,6 +265,17 @@ pub struct Drain {
     pub delay: Duration,
     /// Sessions closed per second on SIGTERM, on all shards together.
     pub rate: u32,
+    pub mode: DrainMode,
+}
+
+/// `drain.mode`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DrainMode {
+    /// Every session is closed with 1001.
+    #[default]
+    Close,
+    /// Sessions are frozen, and go on in the next process.
+    Hibernate,
 }
 
 /// `log.*`.
@@ -497,10 +508,14 @@ pub struct Forward {
 }
 
 /// `hibernate.*`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Hibernate {
     /// Silence in both directions after which the connection of a user agent is frozen, from 30 s; `None`: none is.
     pub after: Option<Duration>,
     /// Number of the packet queue (NFQUEUE).
     pub queue: u16,
+    /// Directory of a tmpfs for records of frozen connections, which then outlive the process.
+    pub dir: Option<PathBuf>,
+    /// Silence after which a Ping thaws a frozen connection; before it, each Ping is a probe. Zero: no probes.
+    pub ping_interval: Duration,
 }

@@ -4,7 +4,7 @@ use protocol::webpush::endpoint::TokenForm;
 use store::scylla::options::Level;
 
 use super::parse::{self, Raw};
-use super::settings::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, UnknownName};
+use super::settings::{DrainMode, LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, UnknownName};
 
 /// Reads requests per second; 0 for no limit.
 pub(super) fn rate(raw: &Raw) -> Option<u32> {
@@ -29,6 +29,15 @@ pub(super) fn steer(raw: &Raw) -> Option<Steer> {
     match raw.text()? {
         "off" => Some(Steer::Off),
         "cpu" => Some(Steer::Cpu),
+        _ => None,
+    }
+}
+
+/// Reads `drain.mode`.
+pub(super) fn drain_mode(raw: &Raw) -> Option<DrainMode> {
+    match raw.text()? {
+        "close" => Some(DrainMode::Close),
+        "hibernate" => Some(DrainMode::Hibernate),
         _ => None,
     }
 }

@@ -24,6 +24,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("acme.challenge", &["tls-alpn-01", "http-01"]),
     ("bridge.fcm.collapse", &["true", "false"]),
     ("bridge.stub.enabled", &["true", "false"]),
+    ("drain.mode", &["close", "hibernate"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),

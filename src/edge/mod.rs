@@ -331,6 +331,11 @@ impl Edge for PushEdge {
         Codec::websocket(0, Stage::WebPush)
     }
 
+    fn resumed(&mut self, now: Now) -> Codec {
+        let since = events::minute(now);
+        Codec::WebSocket { fragments: None, agent_family: 0, stage: Stage::WebPush, since, counts: Counts::default() }
+    }
+
     fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
         match codec {
             Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),

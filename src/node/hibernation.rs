@@ -1,56 +1,230 @@
-//! Hibernation of a node: its gate, and the part of each shard. A host that cannot freeze runs without.
+//! Hibernation of a node: its gate, the records of an earlier process, and the part of each shard. A host that cannot
+//! freeze runs without.
 
-use hibernate::{Gate, Unfit, self_test};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use hibernate::{Gate, Prober, Record, RecordDir, Unfit, remove_left_rules, self_test};
+use machine::placement::Placement;
+use machine::stats::Board;
 use machine::time::TimeSpan;
-use shards::ports::{Hibernation, Port};
-use shards::ring;
+use ring::digest::{SHA256, digest};
+use shards::ports::{Hibernation, Port, Probes, Records};
+use shards::ring as rings;
+use shards::session_record;
+use shards::thread::{self, ShardSetup, Shards, ShardsHandle};
 
+use super::data_dir::PlacementKey;
+use super::error::NodeError;
 use super::listeners::Address;
 use crate::config::{self, Config};
+use crate::edge::PushEdge;
 
-/// The gate of a node. Dropped when its shards have ended.
+/// The gate of a node, and the directory of its records. Dropped when its shards have ended.
+#[derive(Default)]
 pub(super) struct NodeGate {
-    _gate: Option<Gate>,
+    gate: Option<Gate>,
+    records: Option<RecordDir>,
 }
 
-/// Opens the gate of the ports of user agents, if `hibernate.after` is set and connections can be frozen here. Returns
-/// what each shard needs, in shard order; nothing where hibernation is off.
-pub(super) fn open(config: &Config, addresses: &[Address], shards: u16) -> (NodeGate, Vec<Hibernation>) {
-    let config::Hibernate { after, queue } = config.hibernate;
-    let Some(after) = after else { return (NodeGate { _gate: None }, Vec::new()) };
-    let mut ports: Vec<u16> = addresses
-        .iter()
-        .filter(|address| matches!(address.port, Port::WebSocket | Port::Public))
-        .map(|address| address.address.port())
-        .collect();
-    ports.sort_unstable();
-    ports.dedup();
-    match open_gate(&ports, queue, shards) {
-        Ok((gate, gates)) => {
-            tracing::info!(after_seconds = after.as_secs(), queue, ?ports, "hibernation on");
-            let after = TimeSpan(after.as_nanos() as u64);
-            let shards = gates.into_iter().map(|gate| Hibernation { after, gate });
-            (NodeGate { _gate: Some(gate) }, shards.collect())
+impl NodeGate {
+    /// Every shard has the records of the earlier process in files of its own: the old ones must go before any of them
+    /// seals a byte, because keys in a record must not be used again.
+    ///
+    /// # Errors
+    /// Those of the file system, in a sentence.
+    pub fn taken_over(&self) -> io::Result<()> {
+        let Some(records) = &self.records else { return Ok(()) };
+        let sentence = |error| format!("records of an earlier process stay in hibernate.dir ({error}): remove them");
+        records.remove_earlier().map_err(|error| io::Error::other(sentence(error)))
+    }
+
+    /// Returns true if frozen sessions outlive this process.
+    pub fn outlives(&self) -> bool {
+        self.records.is_some()
+    }
+
+    /// Ends hibernation with the process: nothing is left to a next one.
+    pub fn close(self) {
+        if let Some(gate) = self.gate {
+            gate.remove_rules();
         }
-        Err(reason) => {
-            tracing::warn!(reason, "hibernation off; idle connections stay in the kernel");
-            (NodeGate { _gate: None }, Vec::new())
+        if let Some(Err(error)) = self.records.map(|records| records.remove_all()) {
+            tracing::warn!(%error, "records left behind in hibernate.dir; remove them");
         }
     }
 }
 
-fn open_gate(ports: &[u16], queue: u16, shards: u16) -> Result<(Gate, Vec<hibernate::ShardGate>), String> {
-    try_here(queue).map_err(|unfit| unfit.to_string())?;
-    Gate::open(ports, queue, shards).map_err(|error| format!("the packet rules cannot be installed: {error}"))
+/// The shards of a node, and the gate that goes after them.
+pub(super) struct HibernatingShards {
+    pub shards: Shards<PushEdge>,
+    pub gate: NodeGate,
+}
+
+impl HibernatingShards {
+    pub fn handle(&self) -> ShardsHandle<PushEdge> {
+        self.shards.handle()
+    }
+
+    pub fn boards(&self) -> &[Arc<Board>] {
+        self.shards.boards()
+    }
+}
+
+/// Starts the shards, and lets them hibernate where that is possible.
+///
+/// # Errors
+/// [`NodeError::Shards`].
+pub(super) fn start(
+    config: &Config,
+    placement: (PlacementKey, Placement),
+    addresses: &[Address],
+    setups: Vec<ShardSetup<PushEdge>>,
+) -> Result<HibernatingShards, NodeError> {
+    let (gate, hibernations) = open(config, placement, addresses);
+    let mut hibernations = hibernations.into_iter();
+    let equip = |setup| ShardSetup { hibernation: hibernations.next(), ..setup };
+    let setups = setups.into_iter().map(equip).collect();
+    let shards = thread::start(setups, || gate.taken_over()).map_err(|error| NodeError::Shards(error.to_string()))?;
+    Ok(HibernatingShards { shards, gate })
+}
+
+/// Opens the gate of the ports of user agents, if `hibernate.after` is set and connections can be frozen here. Returns
+/// what each shard needs, in shard order; nothing where hibernation is off.
+fn open(
+    config: &Config,
+    (key, placement): (PlacementKey, Placement),
+    addresses: &[Address],
+) -> (NodeGate, Vec<Hibernation>) {
+    let config::Hibernate { after, queue, dir, .. } = &config.hibernate;
+    let opened = after.map(|after| {
+        let ports = ports(addresses);
+        let opened = try_here().map_err(|unfit| unfit.to_string()).and_then(|()| {
+            let records = dir.as_ref().map(|dir| RecordDir::open(dir, owner(key)));
+            let records = records.transpose().map_err(|error| format!("hibernate.dir cannot be used: {error}"))?;
+            open_gate(&ports, *queue, placement, records)
+        });
+        opened.inspect(|(gate, _)| {
+            let outlives = gate.outlives();
+            tracing::info!(after_seconds = after.as_secs(), queue, ?ports, outlives, "hibernation on");
+        })
+    });
+    let (gate, parts) = match opened {
+        Some(Ok(opened)) => opened,
+        Some(Err(reason)) => {
+            tracing::warn!(reason, "hibernation off; idle connections stay in the kernel");
+            Default::default()
+        }
+        None => Default::default(),
+    };
+    if gate.gate.is_none()
+        && let Some(dir) = dir
+    {
+        give_up_earlier(dir, owner(key), *queue);
+    }
+    let after = TimeSpan(after.unwrap_or_default().as_nanos() as u64);
+    let with_probes = |(gate, records)| Hibernation { after, gate, records, probes: probes(config) };
+    (gate, parts.into_iter().map(with_probes).collect())
+}
+
+/// Returns what a shard needs for probes, if they are switched on and possible.
+fn probes(config: &Config) -> Option<Probes> {
+    let ping_after = config.hibernate.ping_interval;
+    if ping_after.is_zero() {
+        return None;
+    }
+    let prober = Prober::open().inspect_err(|error| {
+        tracing::warn!(%error, "probes off; every Ping thaws its session: give the process CAP_NET_RAW");
+    });
+    Some(Probes { prober: prober.ok()?, ping_after: TimeSpan(ping_after.as_nanos() as u64) })
+}
+
+/// Removes what an earlier process has left to a next one, since this one takes nothing over.
+fn give_up_earlier(dir: &Path, owner: [u8; 16], queue: u16) {
+    // Rules without records may be those of another server, which uses the same number between two of its processes.
+    let Ok(records) = RecordDir::open(dir, owner) else { return };
+    if !records.has_earlier().unwrap_or(false) {
+        return;
+    }
+    let removed_rules = remove_left_rules(queue);
+    if let Err(error) = records.remove_all() {
+        tracing::warn!(%error, "records left behind in hibernate.dir; remove them");
+    }
+    tracing::warn!(removed_rules, "frozen sessions of an earlier process given up; their peers are reset");
+}
+
+type ShardPart = (hibernate::ShardGate, Option<Records>);
+
+fn open_gate(
+    ports: &[u16],
+    queue: u16,
+    placement: Placement,
+    records: Option<RecordDir>,
+) -> Result<(NodeGate, Vec<ShardPart>), String> {
+    let shards = placement.shard_count();
+    let of_shards = match &records {
+        Some(dir) => take_over(dir, placement).map_err(|error| format!("hibernate.dir cannot be used: {error}"))?,
+        None => (0..shards).map(|_| None).collect(),
+    };
+    let opened = Gate::open(ports, queue, shards, records.is_some());
+    let (gate, gates) = opened.map_err(|error| Unfit::of_gate(queue, error).to_string())?;
+    Ok((NodeGate { gate: Some(gate), records }, gates.into_iter().zip(of_shards).collect()))
+}
+
+/// Reads the records of earlier processes, and gives each to the shard that owns its user.
+fn take_over(dir: &RecordDir, placement: Placement) -> io::Result<Vec<Option<Records>>> {
+    let mut earlier: Vec<Vec<Record>> = (0..placement.shard_count()).map(|_| Vec::new()).collect();
+    let mut damaged = 0;
+    let unusable = |path: &Path| {
+        tracing::warn!(path = %path.display(), "records of another version or boot ignored; their peers are reset");
+    };
+    let each = |record: Record| match session_record::uaid(&record.session) {
+        Some(uaid) => earlier[usize::from(placement.owner(uaid).0)].push(record),
+        None => damaged += 1,
+    };
+    let unread = dir.read(each, unusable)?;
+    damaged += unread;
+    let sessions: usize = earlier.iter().map(Vec::len).sum();
+    if damaged > 0 {
+        tracing::warn!(damaged, "damaged records of frozen sessions skipped; their peers are reset");
+    }
+    if sessions > 0 {
+        tracing::info!(sessions, "frozen sessions of an earlier process taken over");
+    }
+    let of_shard = |(shard, earlier)| {
+        let files = dir.shard(shard).inspect_err(|error| {
+            tracing::warn!(%error, shard, "records cannot be written to hibernate.dir; frozen sessions end with the process");
+        });
+        Some(Records { files: files.ok(), earlier })
+    };
+    Ok((0..).zip(earlier).map(of_shard).collect())
+}
+
+/// TCP ports of user agents.
+fn ports(addresses: &[Address]) -> Vec<u16> {
+    let of_agents = addresses.iter().filter(|address| matches!(address.port, Port::WebSocket | Port::Public));
+    let mut ports: Vec<u16> = of_agents.map(|address| address.address.port()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// Name of the data directory in the records, from which its key cannot be found.
+fn owner(PlacementKey(key): PlacementKey) -> [u8; 16] {
+    let text = [&b"murre frozen"[..], &key].concat();
+    let mut owner = [0; 16];
+    owner.copy_from_slice(&digest(&SHA256, &text).as_ref()[..16]);
+    owner
 }
 
 /// Freezes and thaws a connection of its own.
 ///
 /// # Errors
 /// [`Unfit`]: this host or this process cannot.
-pub fn try_here(queue: u16) -> Result<(), Unfit> {
-    match ring::takes_sockets_out() {
-        Ok(true) => self_test(queue),
+pub fn try_here() -> Result<(), Unfit> {
+    match rings::takes_sockets_out() {
+        Ok(true) => self_test(),
         Ok(false) => Err(Unfit::Kernel("io_uring cannot take sockets out (Linux 6.8)")),
         Err(_) => Err(Unfit::Kernel("io_uring is not there")),
     }

@@ -70,7 +70,6 @@ use shards::ledger;
 use shards::ports::Port;
 use shards::process_clock::ProcessClock;
 use shards::ring::ProbeError;
-use shards::thread::ShardSetup;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
@@ -190,15 +189,11 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
     let connections_max = share(config.max_connections, shard_count);
     let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
-    let (gate, gates) = hibernation::open(config, &addresses, shard_count);
-    let mut gates = gates.into_iter();
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        let name = (ShardId(index as u16), pinned[index]);
-        let setup = plan.shard(name, log, bound, &storage, (queues.clone(), cluster.clone()));
-        ShardSetup { hibernation: gates.next(), ..setup }
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
     });
-    let shards = shards::thread::start(setups.collect()).map_err(|error| NodeError::Shards(error.to_string()))?;
+    let shards = hibernation::start(config, (keys.placement, plan.edge.placement), &addresses, setups.collect())?;
 
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
     let sources = plan.sources(shards.boards(), &storage);
@@ -210,20 +205,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
     let drain = config.drain;
-    Ok(RunningNode {
-        addresses,
-        cores,
-        drain,
-        manager,
-        control_plane,
-        stage,
-        shards,
-        gate,
-        storage,
-        data,
-        cluster,
-        log,
-    })
+    Ok(RunningNode { addresses, cores, drain, manager, control_plane, stage, shards, storage, data, cluster, log })
 }
 
 /// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node.

@@ -10,7 +10,7 @@ use machine::BroadcastVersion;
 use machine::stats::Board;
 use shards::ledger;
 use shards::reactor::ControlMessage;
-use shards::thread::{Shards, ShardsHandle};
+use shards::thread::ShardsHandle;
 use store::embedded::Copied;
 
 use super::access;
@@ -22,12 +22,12 @@ use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::error::NodeError;
 use super::events::EventLog;
-use super::hibernation::NodeGate;
+use super::hibernation::HibernatingShards;
 use super::plan::Plan;
 use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
-use crate::config::{Config, Drain};
+use crate::config::{Config, Drain, DrainMode};
 use crate::control_plane::{Backup, ControlPlane, Health, Host, Signal, UpstreamQueue};
 use crate::edge::{AdmissionGate, PushEdge};
 
@@ -40,8 +40,7 @@ pub struct RunningNode {
     // Fields in the order in which they must be dropped.
     pub(super) control_plane: ControlPlane,
     pub(super) stage: Arc<NodeHandle>,
-    pub(super) shards: Shards<PushEdge>,
-    pub(super) gate: NodeGate,
+    pub(super) shards: HibernatingShards,
     pub(super) storage: Arc<Storage>,
     pub(super) data: DataDir,
     pub(super) cluster: Option<Arc<Cluster>>,
@@ -222,10 +221,12 @@ impl RunningNode {
     /// # Errors
     /// [`NodeError::Ledger`] when the logs cannot be read afterwards.
     pub fn stop(self) -> Result<StopOutcome, NodeError> {
-        let RunningNode { control_plane, stage, shards, gate, storage, data, drain, mut manager, cluster, log, .. } =
-            self;
+        let RunningNode { control_plane, stage, shards, storage, data, drain, mut manager, cluster, log, .. } = self;
+        let HibernatingShards { shards, gate } = shards;
         stage.announce_stop();
-        let drain_rate = drain.rate;
+        let hibernates = drain.mode == DrainMode::Hibernate && gate.outlives();
+        // Frozen sessions are not closed, so their number does not matter to anybody.
+        let drain_rate = if hibernates { HIBERNATED_RATE } else { drain.rate };
         let sessions = sum(stage.boards(), "conns");
         let shard_count = stage.boards().len() as u32;
         tracing::info!(sessions, drain_rate, delay_seconds = drain.delay.as_secs_f64(), "drain begun");
@@ -234,7 +235,19 @@ impl RunningNode {
         let seconds = fullest.unwrap_or(0) * u64::from(shard_count) / u64::from(drain_rate);
         let within = DRAIN_TIME_MIN + Duration::from_secs(seconds);
         manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
-        linger(&control_plane, &mut manager, drain.delay);
+        if hibernates {
+            shards.hibernate();
+            let until = Instant::now() + FREEZE_TIME_MAX;
+            while !shards.is_hibernated() && Instant::now() < until {
+                manager.still_stopping();
+                if let Ok(Signal::Stop) = control_plane.signals().recv_timeout(DRAIN_LOOK) {
+                    break;
+                }
+            }
+            tracing::info!(frozen = sum(stage.boards(), "frozen"), "sessions frozen for the next process");
+        } else {
+            linger(&control_plane, &mut manager, drain.delay);
+        }
         shards.drain(drain_rate, within);
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
@@ -256,8 +269,9 @@ impl RunningNode {
         for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain incomplete");
         }
-        // No shard has a frozen connection any more.
-        drop(gate);
+        if !hibernates {
+            gate.close();
+        }
         // The events in its queue are logged before the end of the node is.
         drop(log);
         manager.ask_for(CLOSE_TIME);
@@ -298,6 +312,10 @@ fn linger(control_plane: &ControlPlane, manager: &mut ServiceManager, delay: Dur
 
 /// Time for a drain beside the closing of sessions.
 const DRAIN_TIME_MIN: Duration = Duration::from_secs(30);
+/// Time for freezing every session at the end of a process; most of it is for a million of them.
+const FREEZE_TIME_MAX: Duration = Duration::from_secs(60);
+/// Sessions that a second of a drain ends which leaves them frozen.
+const HIBERNATED_RATE: u32 = 10_000_000;
 /// Time to leave the cluster, close storage and read the ledgers without a word to the service manager.
 const CLOSE_TIME: Duration = Duration::from_secs(90);
 /// Refusal of a reload: senders would get in without a certificate, through the port that the start has opened.

@@ -17,6 +17,14 @@ pub enum Unfit {
 }
 
 impl Unfit {
+    /// Reads an error of [`crate::Gate::open`].
+    pub fn of_gate(queue: u16, error: io::Error) -> Unfit {
+        match error.raw_os_error() {
+            Some(libc::EBUSY) => Unfit::QueueTaken(queue),
+            _ => Unfit::Step("installing the packet rules and the queue", error),
+        }
+    }
+
     pub(crate) fn at(step: &'static str) -> impl FnOnce(io::Error) -> Unfit {
         move |error| Unfit::Step(step, error)
     }
@@ -40,10 +48,7 @@ impl fmt::Display for Unfit {
             }
             Unfit::Kernel(what) => write!(f, "connections cannot be frozen here: {what}; run on Linux 6.8 or newer"),
             Unfit::QueueTaken(number) => {
-                write!(
-                    f,
-                    "packet queue {number} has a reader: unless that is murre, set hibernate.queue to a free number"
-                )
+                write!(f, "another process reads packet queue {number}: set hibernate.queue to a free number")
             }
             Unfit::Differs(what) => {
                 write!(f, "a connection that was frozen and thawed here differs: {what}; set hibernate.after to 0")

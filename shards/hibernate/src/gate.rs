@@ -46,6 +46,9 @@ const NEWS_MAX: usize = 65_536;
 /// Longest sleep of the reader: connections that went live leave its table after this at the latest.
 const READER_SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// Interval at which a reader that waits for the shards looks whether the gate is closed.
+const START_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Parts of the table, so that the growth of one stops no segment for long.
 const TABLE_PARTS: usize = 256;
 
@@ -69,6 +72,7 @@ pub enum News {
 enum Order {
     SetApart { shard: u16, batch: Vec<(Tuple, ConnName)> },
     Live { shard: u16, tuple: Tuple, conn: ConnName },
+    Attached { shard: u16, held: Vec<(Tuple, ConnName)> },
 }
 
 /// Counts of the gate, over all shards. The reader writes them.
@@ -117,19 +121,20 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// The open gate. Dropping it ends its threads and removes the packet rules: no connection is frozen any more.
+/// The open gate. Dropping it ends its threads; the packet rules go, unless they persist.
 pub struct Gate {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    _rules: Rules,
+    rules: Option<Rules>,
 }
 
 impl Gate {
-    /// Opens the gate for these TCP ports in the network namespace of the calling thread, with one handle per shard.
+    /// Opens the gate for these TCP ports in the network namespace of the calling thread, with one handle per shard. No
+    /// segment is judged before every shard has attached. With `persist` the rules outlive the process.
     ///
     /// # Errors
     /// As [`Queue::open`] and [`Rules::install`].
-    pub fn open(ports: &[u16], queue: u16, shards: u16) -> io::Result<(Gate, Vec<ShardGate>)> {
+    pub fn open(ports: &[u16], queue: u16, shards: u16, persist: bool) -> io::Result<(Gate, Vec<ShardGate>)> {
         let queue = Queue::open(queue).map(|socket| (socket, queue))?;
         let lanes = (0..shards).map(|_| Lane::default()).collect();
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -146,16 +151,25 @@ impl Gate {
             verdicts: Verdicts::default(),
         });
         let gates = gates.collect();
-        let reader =
-            Reader { shared: Arc::clone(&shared), table: Table::new(hasher), inbox, to_grace, waiting: Vec::new() };
+        let (table, waiting) = (Table::new(hasher), Vec::new());
+        let reader = Reader { shared: Arc::clone(&shared), table, inbox, to_grace, waiting, attached: 0 };
         let grace = Arc::clone(&shared);
         let threads = vec![
             thread::Builder::new().name("gate-reader".to_owned()).spawn(move || reader.run())?,
             thread::Builder::new().name("gate-grace".to_owned()).spawn(move || wait_for_grace(&grace, &batches))?,
         ];
-        // The reader is there: from now on the kernel does not drop.
-        let rules = Rules::install(ports, number)?;
-        Ok((Gate { shared, threads, _rules: rules }, gates))
+        // The queue is there: from now on the kernel does not drop.
+        let mut gate = Gate { shared, threads, rules: None };
+        gate.rules = Some(Rules::install(ports, number, persist)?);
+        Ok((gate, gates))
+    }
+
+    /// Removes the rules, also if they would persist: no next process takes the frozen connections over. Rules that
+    /// persist make the kernel drop what comes to these ports until then.
+    pub fn remove_rules(mut self) {
+        if let Some(rules) = self.rules.take() {
+            rules.remove();
+        }
     }
 }
 
@@ -187,10 +201,12 @@ pub struct ShardGate {
 }
 
 impl ShardGate {
-    /// Calls `wake` whenever there is news, on a thread of the gate. Once, before the first batch.
-    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) {
+    /// Calls `wake` whenever there is news, on a thread of the gate. Once, before the first batch. Segments of the
+    /// connections in `held`, which an earlier process has frozen, are held from the first one on.
+    pub fn attach(&self, held: Vec<(Tuple, ConnName)>, wake: impl Fn() + Send + Sync + 'static) {
         let attached = self.lane().wake.set(Box::new(wake));
         assert!(attached.is_ok(), "a shard attaches once");
+        self.order(Order::Attached { shard: self.shard, held });
     }
 
     fn lane(&self) -> &Lane {
@@ -312,12 +328,20 @@ struct Reader {
     to_grace: Sender<u16>,
     /// Shards whose batch is in the table, and the queue was not empty since.
     waiting: Vec<u16>,
+    /// Shards that have attached.
+    attached: usize,
 }
 
 impl Reader {
     fn run(mut self) {
         let mut buffer = vec![0; 1 << 14];
         let mut verdicts = Verdicts::default();
+        // Segments that came before wait in the queue of the kernel.
+        while self.attached < self.shared.lanes.len() && !self.shared.is_over.load(Ordering::Acquire) {
+            if let Ok(order) = self.inbox.recv_timeout(START_SLEEP) {
+                self.obey(order);
+            }
+        }
         while !self.shared.is_over.load(Ordering::Acquire) {
             let was_empty = self.judge(&mut buffer, &mut verdicts);
             self.shared.send(&mut verdicts);
@@ -379,15 +403,27 @@ impl Reader {
 
     fn read_orders(&mut self) {
         while let Ok(order) = self.inbox.try_recv() {
-            match order {
-                Order::SetApart { shard, batch } => {
-                    for (tuple, conn) in batch {
-                        self.table.insert(shard, tuple, conn);
-                    }
-                    self.waiting.push(shard);
-                }
-                Order::Live { shard, tuple, conn } => self.table.remove(shard, tuple, conn),
+            self.obey(order);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::SetApart { shard, batch } => {
+                self.hold(shard, batch);
+                self.waiting.push(shard);
             }
+            Order::Live { shard, tuple, conn } => self.table.remove(shard, tuple, conn),
+            Order::Attached { shard, held } => {
+                self.hold(shard, held);
+                self.attached += 1;
+            }
+        }
+    }
+
+    fn hold(&mut self, shard: u16, conns: Vec<(Tuple, ConnName)>) {
+        for (tuple, conn) in conns {
+            self.table.insert(shard, tuple, conn);
         }
     }
 

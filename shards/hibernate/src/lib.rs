@@ -14,7 +14,9 @@
 mod error;
 mod gate;
 mod netlink;
+mod probe;
 mod queue;
+mod records;
 mod repair;
 mod rules;
 mod self_test;
@@ -23,7 +25,10 @@ mod tuple;
 
 pub use error::Unfit;
 pub use gate::{ConnName, Gate, GateStats, News, ShardGate};
+pub use probe::Prober;
 pub use queue::Segment;
-pub use repair::{Buffers, Frozen, LIVE_MARK, Refusal, freeze, set_live};
+pub use records::{Place, Record, RecordDir, RecordFiles, SESSION_BYTES_MAX};
+pub use repair::{Buffers, Checked, Frozen, LIVE_MARK, Refusal, check, freeze, set_live};
+pub use rules::remove_left as remove_left_rules;
 pub use self_test::self_test;
 pub use tuple::Tuple;

@@ -39,6 +39,8 @@ pub struct Segment {
     /// Stream position that the peer expects, if it says so.
     pub acknowledged: Option<u32>,
     pub syn: bool,
+    /// True if it acknowledges and does nothing else: no bytes, and no other flag.
+    pub is_bare: bool,
 }
 
 /// The socket of a queue. One thread reads it; verdicts come from any.
@@ -168,17 +170,19 @@ fn may_administer() -> bool {
 fn read(id: u32, packet: &[u8]) -> Option<Segment> {
     const SYN: u8 = 2;
     const ACKNOWLEDGES: u8 = 16;
-    let (source, target, rest): (IpAddr, IpAddr, &[u8]) = match packet.first()? >> 4 {
+    let (source, target, rest, len): (IpAddr, IpAddr, &[u8], usize) = match packet.first()? >> 4 {
         4 => {
             let header = usize::from(packet[0] & 15) * 4;
             let source: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
             let target: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
-            (source.into(), target.into(), packet.get(header..)?)
+            let len = usize::from(u16::from_be_bytes([packet[2], packet[3]])).saturating_sub(header);
+            (source.into(), target.into(), packet.get(header..)?, len)
         }
         6 if i32::from(*packet.get(6)?) == libc::IPPROTO_TCP => {
             let source: [u8; 16] = packet.get(8..24)?.try_into().ok()?;
             let target: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-            (Ipv6Addr::from(source).to_canonical(), Ipv6Addr::from(target).to_canonical(), packet.get(40..)?)
+            let len = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
+            (Ipv6Addr::from(source).to_canonical(), Ipv6Addr::from(target).to_canonical(), packet.get(40..)?, len)
         }
         _ => return None,
     };
@@ -192,6 +196,7 @@ fn read(id: u32, packet: &[u8]) -> Option<Segment> {
         position: number(4),
         acknowledged: (flags & ACKNOWLEDGES != 0).then(|| number(8)),
         syn: flags & SYN != 0,
+        is_bare: flags == ACKNOWLEDGES && len == usize::from(tcp[12] >> 4) * 4,
     })
 }
 
@@ -207,12 +212,12 @@ mod tests {
 
     fn segment(local: &str, peer: &str, acknowledged: Option<u32>, syn: bool) -> Segment {
         let tuple = Tuple::new(local.parse().unwrap(), peer.parse().unwrap());
-        Segment { id: 3, tuple, position: 5, acknowledged, syn }
+        Segment { id: 3, tuple, position: 5, acknowledged, syn, is_bare: !syn }
     }
 
     #[test]
     fn segments_of_both_families_are_read() {
-        let mut v4 = vec![0x45; 1];
+        let mut v4 = vec![0x45, 0, 0, 40];
         v4.resize(12, 0);
         v4.extend([10, 0, 0, 1, 10, 0, 0, 2]);
         v4.extend(tcp(16));

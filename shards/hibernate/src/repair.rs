@@ -3,10 +3,13 @@
 //! [Report 0011](../../../docs/reports/0011-hibernation.md) has the cost of each step and the traps.
 
 use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with};
 
+use crate::queue::Segment;
 use crate::sys::{self, get, set};
 use crate::tuple::Tuple;
 
@@ -38,7 +41,7 @@ mod option {
 pub struct Frozen {
     tuple: Tuple,
     /// Limit of the peer for the size of a segment.
-    mss: u16,
+    mss: NonZeroU16,
     /// Bits of [`option`].
     options: u8,
     /// Low half: the peer's window scale. High half: that of this side.
@@ -60,6 +63,19 @@ const _: () = assert!(size_of::<Frozen>() <= 60);
 pub struct Buffers {
     pub send: u32,
     pub receive: u32,
+}
+
+/// Numbers of a segment that this side sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+    /// Next stream position to send, and next one expected.
+    pub position: u32,
+    pub acknowledged: u32,
+    /// As it goes out: scaled.
+    pub window: u16,
+    pub timestamp: Option<u32>,
 }
 
 /// Reason why a connection stays live.
@@ -85,18 +101,52 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Takes the connection out of the kernel, or gives the socket back as it was.
+/// A connection that was read out, and whose socket is still there, in repair mode. Dropping it closes the socket in
+/// silence.
+#[derive(Debug)]
+pub struct Checked {
+    socket: OwnedFd,
+    frozen: Frozen,
+}
+
+impl Checked {
+    /// Returns what is to be kept.
+    pub fn frozen(&self) -> &Frozen {
+        &self.frozen
+    }
+
+    /// Takes the connection out of the kernel.
+    pub fn close(self) -> Frozen {
+        self.frozen
+    }
+
+    /// Gives the socket back as it was.
+    pub fn abort(self) -> OwnedFd {
+        // A socket that stays in repair mode is closed in silence; its peer is reset when it speaks.
+        let _ = set(&self.socket, TCP, libc::TCP_REPAIR, &[SILENT]);
+        self.socket
+    }
+}
+
+/// Reads a connection out, or gives the socket back as it was.
 ///
 /// The socket is set apart: it has no [`LIVE_MARK`] since a grace period, and `socket` is its last descriptor.
 ///
 /// # Errors
 /// The socket, and the reason why it stays.
-pub fn freeze(socket: OwnedFd, tuple: Tuple) -> Result<Frozen, (OwnedFd, Refusal)> {
+pub fn check(socket: OwnedFd, tuple: Tuple) -> Result<Checked, (OwnedFd, Refusal)> {
     match read_out(&socket, tuple) {
-        // In repair mode the close sends nothing.
-        Ok(frozen) => Ok(frozen),
+        Ok(frozen) => Ok(Checked { socket, frozen }),
         Err(refusal) => Err((socket, refusal)),
     }
+}
+
+/// Takes a connection out of the kernel at once: [`check`], then [`Checked::close`].
+///
+/// # Errors
+/// As [`check`].
+pub fn freeze(socket: OwnedFd, tuple: Tuple) -> Result<Frozen, (OwnedFd, Refusal)> {
+    check(socket, tuple).map(Checked::close)
 }
 
 /// Reads the connection and leaves it in repair mode; a refused one leaves repair mode.
@@ -142,7 +192,7 @@ fn judge(socket: &OwnedFd, tuple: Tuple) -> Result<Frozen, Refusal> {
     let [timestamp] = get(socket, TCP, libc::TCP_TIMESTAMP)?;
     let timestamp_offset = timestamp.wrapping_sub(monotonic_ms());
     // A thawed socket takes no larger one.
-    let mss = mss.min(32_767) as u16;
+    let mss = NonZeroU16::new(mss.min(32_767) as u16).ok_or(Refusal::Ended)?;
     let options = options & (option::TIMESTAMPS | option::SACK | option::WINDOW_SCALE);
     Ok(Frozen {
         tuple,
@@ -158,6 +208,41 @@ fn judge(socket: &OwnedFd, tuple: Tuple) -> Result<Frozen, Refusal> {
 }
 
 impl Frozen {
+    /// Bytes of [`Frozen::to_bytes`].
+    pub const BYTES: usize = 60;
+
+    /// Returns the connection as bytes: tuple (36), segment size (2), options (1), window scales (1), and five words:
+    /// timestamp offset, both stream positions, both windows. Little endian.
+    pub fn to_bytes(&self) -> [u8; Frozen::BYTES] {
+        let mut bytes = [0; Frozen::BYTES];
+        let (tuple, rest) = bytes.split_at_mut(Tuple::BYTES);
+        tuple.copy_from_slice(&self.tuple.to_bytes());
+        rest[..2].copy_from_slice(&self.mss.get().to_le_bytes());
+        rest[2..4].copy_from_slice(&[self.options, self.window_scales]);
+        let words = [self.timestamp_offset, self.receive_next, self.send_next, self.send_window, self.receive_window];
+        for (target, word) in rest[4..].chunks_exact_mut(4).zip(words) {
+            target.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what [`Frozen::to_bytes`] wrote. `None` for a segment size of 0.
+    pub fn from_bytes(bytes: &[u8; Frozen::BYTES]) -> Option<Frozen> {
+        let (tuple, rest) = bytes.split_first_chunk()?;
+        let word = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+        Some(Frozen {
+            tuple: Tuple::from_bytes(tuple),
+            mss: NonZeroU16::new(u16::from_le_bytes([rest[0], rest[1]]))?,
+            options: rest[2],
+            window_scales: rest[3],
+            timestamp_offset: word(4),
+            receive_next: word(8),
+            send_next: word(12),
+            send_window: word(16),
+            receive_window: word(20),
+        })
+    }
+
     /// Returns the addresses of the connection.
     pub fn tuple(&self) -> Tuple {
         self.tuple
@@ -182,7 +267,7 @@ impl Frozen {
         set(&socket, TCP, libc::TCP_REPAIR_QUEUE, &[SEND_QUEUE])?;
         set(&socket, TCP, libc::TCP_QUEUE_SEQ, &[self.send_next])?;
         // As a repair option the segment size comes too late: segments stay at 524 bytes.
-        set(&socket, TCP, libc::TCP_MAXSEG, &[self.mss.into()])?;
+        set(&socket, TCP, libc::TCP_MAXSEG, &[self.mss.get().into()])?;
         connect(&socket, &peer)?;
         self.restore_options(&socket)?;
         let Frozen { receive_next, send_window, receive_window, .. } = *self;
@@ -214,11 +299,31 @@ impl Frozen {
         }
         set(socket, TCP, libc::TCP_REPAIR_OPTIONS, &options[..len])?;
         if self.options & option::TIMESTAMPS != 0 {
-            // The lowest bit would switch the socket to microseconds.
-            let now = self.timestamp_offset.wrapping_add(monotonic_ms()).wrapping_add(1) & !1;
-            set(socket, TCP, libc::TCP_TIMESTAMP, &[now])?;
+            set(socket, TCP, libc::TCP_TIMESTAMP, &[self.timestamp()])?;
         }
         Ok(())
+    }
+
+    /// Returns the numbers that a segment of this side has now.
+    pub(crate) fn header(&self) -> Header {
+        Header {
+            local: self.tuple.local(),
+            peer: self.tuple.peer(),
+            position: self.send_next,
+            acknowledged: self.receive_next,
+            window: (self.receive_window >> (self.window_scales >> 4)).min(0xffff) as u16,
+            timestamp: (self.options & option::TIMESTAMPS != 0).then(|| self.timestamp()),
+        }
+    }
+
+    /// Timestamp clock of the connection. Its lowest bit is 0, because 1 would switch a socket to microseconds.
+    fn timestamp(&self) -> u32 {
+        self.timestamp_offset.wrapping_add(monotonic_ms()).wrapping_add(1) & !1
+    }
+
+    /// Returns true if this segment says only that the peer is there and has everything, as the answer to a probe does.
+    pub fn is_sign_of_life(&self, segment: &Segment) -> bool {
+        segment.is_bare && segment.position == self.receive_next && segment.acknowledged == Some(self.send_next)
     }
 
     /// Returns true if the kernel would act on a segment with these numbers, were the connection live: it is near the
@@ -254,7 +359,7 @@ mod tests {
 
     const FROZEN: fn() -> Frozen = || Frozen {
         tuple: Tuple::new(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], 1).into()),
-        mss: 1_460,
+        mss: NonZeroU16::new(1_460).unwrap(),
         options: 7,
         window_scales: 0x77,
         timestamp_offset: 0,
@@ -264,6 +369,13 @@ mod tests {
         send_window: 60_000,
         receive_window: 30_000,
     };
+
+    #[test]
+    fn a_connection_is_read_back_as_it_was_written() {
+        let bytes = FROZEN().to_bytes();
+        assert_eq!(format!("{:?}", Frozen::from_bytes(&bytes)), format!("{:?}", Some(FROZEN())));
+        assert!(Frozen::from_bytes(&[0; Frozen::BYTES]).is_none());
+    }
 
     #[test]
     fn segments_near_both_windows_are_taken() {

@@ -8,8 +8,12 @@
 //!     }
 //! }
 //! ```
-//! The kernel removes the table when the process ends, however it ends, and nobody else can change or flush it
-//! (NFT_TABLE_F_OWNER, Linux 5.12). So there is no moment in which connections are frozen and the rules are gone.
+//! While the process lives nobody else can change or flush the table (NFT_TABLE_F_OWNER, Linux 5.12). So there is no
+//! moment in which connections are frozen and the rules are gone.
+//!
+//! The kernel removes the table when the process ends, however it ends; or it keeps the table for the next process
+//! (NFT_TABLE_F_PERSIST, Linux 6.9), if that takes the frozen connections over. Until then the kernel drops what comes
+//! to these ports, and peers send again.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,53 +30,114 @@ const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NEW_TABLE: u16 = NFTABLES << 8;
+const GET_TABLE: u16 = NFTABLES << 8 | 1;
+const DELETE_TABLE: u16 = NFTABLES << 8 | 2;
 const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
 const NEW_RULE: u16 = NFTABLES << 8 | 6;
 
-/// The installed rules. Dropping it removes them.
+/// The installed rules.
 #[derive(Debug)]
 pub struct Rules {
-    _owner: OwnedFd,
+    owner: OwnedFd,
+    table: String,
+    /// They outlive the process, unless they are removed.
+    persist: bool,
+    /// An earlier process had left some.
+    replaced: bool,
 }
 
+/// Flags of a table (NFT_TABLE_F_*).
+const TABLE_OWNER: u32 = 2;
+const TABLE_PERSIST: u32 = 4;
+
 impl Rules {
-    /// Installs the rules for these TCP ports in the network namespace of the calling thread. Before this a reader has
-    /// opened the queue, since without one the kernel drops.
+    /// Installs the rules for these TCP ports in the network namespace of the calling thread, in place of those that an
+    /// earlier process has left. With `persist` they outlive this process, too, unless they are removed. Before this a
+    /// reader has opened the queue, since without one the kernel drops.
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN, or when another process owns a table of that name; ENOENT where the kernel lacks a
-    /// part of nf_tables; the others of the kernel.
-    pub fn install(ports: &[u16], queue: u16) -> io::Result<Rules> {
-        const TABLE_OWNER: u32 = 2;
+    /// part of nf_tables; EOPNOTSUPP where it keeps no table; the others of the kernel.
+    pub fn install(ports: &[u16], queue: u16, persist: bool) -> io::Result<Rules> {
         const HOOK_INPUT: u32 = 1;
-        let owner = open()?;
-        let table = format!("murre_{queue}");
+        let mut rules = Rules { owner: open()?, table: format!("murre_{queue}"), persist, replaced: false };
+        // A table that was left has that flag, so it is taken over first, and replaced with its rules at once.
+        let left =
+            rules.exists() && rules.one(|batch| new_table(batch, &rules.table, TABLE_OWNER | TABLE_PERSIST)).is_ok();
+        rules.replaced = left;
+        let table = rules.table.as_str();
         let mut batch = Writer::default();
         batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
-        batch.message(NEW_TABLE, ACK | CREATE, INET, 0, |m| {
-            m.text(1, &table).number(2, TABLE_OWNER);
-        });
+        if left {
+            delete_table(&mut batch, table);
+        }
+        new_table(&mut batch, table, if persist { TABLE_OWNER | TABLE_PERSIST } else { TABLE_OWNER });
         batch.message(NEW_CHAIN, ACK | CREATE, INET, 0, |m| {
-            m.text(1, &table).text(3, CHAIN).nested(4, |hook| {
+            m.text(1, table).text(3, CHAIN).nested(4, |hook| {
                 hook.number(1, HOOK_INPUT).number(2, 0);
             });
             m.text(7, "filter");
         });
         for port in ports {
-            rule(&mut batch, &table, |expressions| {
+            rule(&mut batch, table, |expressions| {
                 to_port(expressions, *port);
                 socket_is_live(expressions);
                 accept(expressions);
             });
-            rule(&mut batch, &table, |expressions| {
+            rule(&mut batch, table, |expressions| {
                 to_port(expressions, *port);
                 to_queue(expressions, queue);
             });
         }
         batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
-        exchange(&owner, batch.bytes(), 2 + 2 * ports.len())?;
-        Ok(Rules { _owner: owner })
+        exchange(&rules.owner, batch.bytes(), 2 + usize::from(left) + 2 * ports.len())?;
+        Ok(rules)
     }
+
+    /// Removes the rules, also if they would persist.
+    pub fn remove(self) {
+        if self.persist {
+            // It fails if the table is gone. A table without that flag goes with its owner.
+            let _ = self.one(|batch| delete_table(batch, &self.table));
+        }
+    }
+
+    /// Returns true if there is a table of that name.
+    fn exists(&self) -> bool {
+        let mut question = Writer::default();
+        question.message(GET_TABLE, ACK, INET, 0, |m| {
+            m.text(1, &self.table);
+        });
+        exchange(&self.owner, question.bytes(), 1).is_ok()
+    }
+
+    /// Sends a batch of one message.
+    fn one(&self, fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
+        let mut batch = Writer::default();
+        batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
+        fill(&mut batch);
+        batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
+        exchange(&self.owner, batch.bytes(), 1)
+    }
+}
+
+/// Removes the rules that an earlier process has left to a next one, where this one takes nothing over. Returns true if
+/// there were any.
+pub fn remove_left(queue: u16) -> bool {
+    Rules::install(&[], queue, false).is_ok_and(|rules| rules.replaced)
+}
+
+/// Makes a table, or takes one over that has no owner.
+fn new_table(batch: &mut Writer, table: &str, flags: u32) {
+    batch.message(NEW_TABLE, ACK | CREATE, INET, 0, |m| {
+        m.text(1, table).number(2, flags);
+    });
+}
+
+fn delete_table(batch: &mut Writer, table: &str) {
+    batch.message(DELETE_TABLE, ACK, INET, 0, |m| {
+        m.text(1, table);
+    });
 }
 
 fn rule(batch: &mut Writer, table: &str, fill: impl FnOnce(&mut Writer)) {
@@ -149,25 +214,43 @@ fn to_queue(rule: &mut Writer, queue: u16) {
 mod tests {
     use super::*;
 
+    fn install(queue: u16, persist: bool) -> Option<Rules> {
+        match Rules::install(&[9], queue, persist) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("not run: packet rules need CAP_NET_ADMIN");
+                None
+            }
+            rules => Some(rules.unwrap()),
+        }
+    }
+
+    /// Result of the removal by a program that is not the owner.
+    fn remove(table: &str) -> Option<io::ErrorKind> {
+        let other = Rules { owner: open().unwrap(), table: table.to_owned(), persist: false, replaced: false };
+        other.one(|batch| delete_table(batch, table)).err().map(|error| error.kind())
+    }
+
     /// A flush of the rules by another program would leave frozen connections without their queue.
     #[test]
     fn nobody_else_removes_the_table_and_it_goes_with_its_owner() {
-        const DELETE_TABLE: u16 = NFTABLES << 8 | 2;
-        let rules = match Rules::install(&[9], 41_003) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return eprintln!("not run: packet rules need CAP_NET_ADMIN");
-            }
-            rules => rules.unwrap(),
-        };
-        let mut batch = Writer::default();
-        batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
-        batch.message(DELETE_TABLE, ACK, INET, 0, |m| {
-            m.text(1, "murre_41003");
-        });
-        batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
-        let remove = || exchange(open().unwrap(), batch.bytes(), 1).unwrap_err().kind();
-        assert_eq!(remove(), io::ErrorKind::PermissionDenied);
+        let Some(rules) = install(41_003, false) else { return };
+        assert_eq!(remove("murre_41003"), Some(io::ErrorKind::PermissionDenied));
         drop(rules);
-        assert_eq!(remove(), io::ErrorKind::NotFound);
+        assert_eq!(remove("murre_41003"), Some(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_table_that_was_left_is_taken_over() {
+        let Some(rules) = install(41_004, true) else { return };
+        assert!(Rules::install(&[9], 41_004, true).is_err(), "it has an owner");
+        drop(rules);
+        let second = install(41_004, true).unwrap();
+        assert!(second.replaced);
+        assert_eq!(remove("murre_41004"), Some(io::ErrorKind::PermissionDenied));
+        drop(second);
+        assert!(remove_left(41_004) && !remove_left(41_004));
+        assert_eq!(remove("murre_41004"), Some(io::ErrorKind::NotFound));
+        install(41_004, true).unwrap().remove();
+        assert_eq!(remove("murre_41004"), Some(io::ErrorKind::NotFound), "an orderly end removes it");
     }
 }

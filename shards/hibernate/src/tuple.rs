@@ -21,6 +21,27 @@ impl Tuple {
         Tuple { local: mapped(local.ip()), peer: mapped(peer.ip()), local_port: local.port(), peer_port: peer.port() }
     }
 
+    pub(crate) const BYTES: usize = 36;
+
+    /// Returns both addresses (16 each) and both ports (2 each, little endian), those of this host first.
+    pub(crate) fn to_bytes(self) -> [u8; Tuple::BYTES] {
+        let mut bytes = [0; Tuple::BYTES];
+        bytes[..16].copy_from_slice(&self.local);
+        bytes[16..32].copy_from_slice(&self.peer);
+        bytes[32..34].copy_from_slice(&self.local_port.to_le_bytes());
+        bytes[34..].copy_from_slice(&self.peer_port.to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`Tuple::to_bytes`] wrote.
+    pub(crate) fn from_bytes(bytes: &[u8; Tuple::BYTES]) -> Tuple {
+        let (mut local, mut peer) = ([0; 16], [0; 16]);
+        local.copy_from_slice(&bytes[..16]);
+        peer.copy_from_slice(&bytes[16..32]);
+        let port = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Tuple { local, peer, local_port: port(32), peer_port: port(34) }
+    }
+
     /// Asks a connected socket for its tuple. Fails for an address that is valid on one link only (`fe80::/10`),
     /// because it needs the number of the link too.
     pub fn of(socket: impl AsFd) -> io::Result<Tuple> {

@@ -19,6 +19,8 @@ pub enum ControlMessage<E> {
     Broadcasts(Arc<[BroadcastVersion]>),
     /// Something for the shard's edge, on the shard's thread: new keys, a new limit. Must not block.
     Edge(Arc<dyn Fn(&mut E) + Send + Sync>),
+    /// Accept no more, and freeze every session that can be: they go on in the next process.
+    Hibernate,
     /// Leave the loop after this turn.
     Stop,
 }
@@ -29,6 +31,7 @@ impl<E> Clone for ControlMessage<E> {
             ControlMessage::Drain { rate } => ControlMessage::Drain { rate: *rate },
             ControlMessage::Broadcasts(values) => ControlMessage::Broadcasts(Arc::clone(values)),
             ControlMessage::Edge(change) => ControlMessage::Edge(Arc::clone(change)),
+            ControlMessage::Hibernate => ControlMessage::Hibernate,
             ControlMessage::Stop => ControlMessage::Stop,
         }
     }
@@ -42,11 +45,17 @@ pub(crate) struct ControlQueue<E> {
     queue: ArrayQueue<ControlMessage<E>>,
     waker: Arc<Waker>,
     drained: AtomicBool,
+    hibernated: AtomicBool,
 }
 
 impl<E> ControlQueue<E> {
     pub(crate) fn new(waker: Arc<Waker>) -> ControlQueue<E> {
-        ControlQueue { queue: ArrayQueue::new(CONTROLS_MAX), waker, drained: AtomicBool::new(false) }
+        ControlQueue {
+            queue: ArrayQueue::new(CONTROLS_MAX),
+            waker,
+            drained: AtomicBool::new(false),
+            hibernated: AtomicBool::new(false),
+        }
     }
 
     /// Hands a control to the shard; waits while the lane is full. Not for shard threads.
@@ -70,6 +79,15 @@ impl<E> ControlQueue<E> {
 
     pub(super) fn say_drained(&self) {
         self.drained.store(true, Ordering::Release);
+    }
+
+    pub(super) fn say_hibernated(&self) {
+        self.hibernated.store(true, Ordering::Release);
+    }
+
+    /// Returns true if the shard has said that nothing more can be frozen.
+    pub(crate) fn is_hibernated(&self) -> bool {
+        self.hibernated.load(Ordering::Acquire)
     }
 
     /// Returns true if the shard has said that its drain is complete.

@@ -174,8 +174,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let since = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::BUSY);
-        // A control frame between the fragments of a message does not prolong it.
-        if !entry.flags.has(Flags::PARTIAL) {
+        // A control frame between the fragments of a message does not prolong it. A probe ends no silence.
+        if !entry.flags.has(Flags::PARTIAL) && entry.state != State::Frozen {
             entry.since = since;
         }
         if entry.state == State::Open {
@@ -184,7 +184,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Writes an event on a connection.
-    fn emit(&mut self, conn: ConnId, event: &Event) {
+    pub(super) fn emit(&mut self, conn: ConnId, event: &Event) {
+        if self.keep_from_peer(conn, event) || self.probe(conn, event) {
+            return;
+        }
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if !matches!(entry.state, State::Open | State::Apart | State::Frozen) {
             return;
@@ -226,6 +229,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
                 Some(ControlMessage::Broadcasts(values)) => self.inputs.push_back(Input::Broadcasts(values)),
                 Some(ControlMessage::Edge(change)) => change(&mut self.edge),
+                Some(ControlMessage::Hibernate) => {
+                    self.accepting.end();
+                    let now = self.now.mono;
+                    if !self.hibernator.as_mut().is_some_and(|hibernator| hibernator.end(now)) {
+                        self.control.say_hibernated();
+                    }
+                }
                 Some(ControlMessage::Stop) => self.stopping = true,
             }
             self.drive();

@@ -21,6 +21,9 @@ pub(super) struct CloseDeadline {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Ends an open connection with the closing frame for `reason`. The machine does not know it any more.
     pub(super) fn lingering_close(&mut self, conn: ConnId, reason: CloseReason) {
+        if reason == CloseReason::Draining && self.leave_to_next(conn) {
+            return;
+        }
         let is_back = self.bring_back(conn);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if !is_back {

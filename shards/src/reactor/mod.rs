@@ -23,7 +23,6 @@ mod recv;
 mod sealed;
 mod send;
 mod event_loop;
-mod frozen_table;
 mod hibernation;
 mod http_timeouts;
 
@@ -34,17 +33,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use crate::mailbox::Mailbox;
-use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Port, Store, Upstreams, Wake};
+use crate::mailbox::{Mailbox, Waker};
+use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Port, Records, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::ring::{ConnBufferPool, Conns, EventFdWait, Plane, PlaneConfig};
 use crate::tls::{Tls, TlsStats};
-use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket};
+use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket, Uaid};
 use machine::limits;
 use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
 use machine::time::{Instant, Now, TimeSpan};
 use machine::upstream::UpstreamReply;
-use machine::{DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
+use machine::{
+    DeliveryTimes, EffectQueue, Hello, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply,
+};
 
 pub use caller_rules::{CallerRules, Proxies};
 pub use control::ControlMessage;
@@ -114,6 +115,16 @@ pub(crate) trait Machine: 'static {
     fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue);
     /// As `ShardMachine::next_timeout`.
     fn next_timeout(&self) -> Option<Instant>;
+    /// As `ShardMachine::hello_of`.
+    fn hello_of(&self, conn: ConnId) -> Option<Hello> {
+        let _ = conn;
+        None
+    }
+    /// As `ShardMachine::has_user`.
+    fn has_user(&self, uaid: Uaid) -> bool {
+        let _ = uaid;
+        false
+    }
     /// Copies its numbers to the board, from place `at` on.
     fn write_to(&mut self, board: &Board, at: usize);
     /// Copies its histograms to the board, from the first place on.
@@ -133,6 +144,14 @@ impl Machine for ShardMachine {
 
     fn next_timeout(&self) -> Option<Instant> {
         ShardMachine::next_timeout(self)
+    }
+
+    fn hello_of(&self, conn: ConnId) -> Option<Hello> {
+        ShardMachine::hello_of(self, conn)
+    }
+
+    fn has_user(&self, uaid: Uaid) -> bool {
+        ShardMachine::has_user(self, uaid)
     }
 
     fn write_to(&mut self, board: &Board, at: usize) {
@@ -250,7 +269,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
         let bed = EventFdWait::new(mailbox.waker().event_fd())?;
         let now = clock.now();
-        Ok(Reactor {
+        let waker = Arc::clone(mailbox.waker());
+        let (hibernator, records) = hibernation::Hibernator::of(parts.hibernation, now.mono);
+        let mut reactor = Reactor {
             edge,
             machine,
             store,
@@ -281,7 +302,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             websockets: http_timeouts::HttpTimeouts::new(limits.request_timeout.min(limits.blocked_timeout)),
             begun: Default::default(),
             lingering: VecDeque::new(),
-            hibernator: parts.hibernation.map(|hibernation| hibernation::Hibernator::new(hibernation, now.mono)),
+            hibernator,
             completions_max: event_loop::COMPLETIONS_PER_TURN,
             input_horizon: input_horizon::InputHorizon::new(now.mono),
             inputs: VecDeque::new(),
@@ -304,7 +325,25 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             unpublished: false,
             stopping: false,
             parking: park::Parking::default(),
-        })
+        };
+        reactor.begin_hibernation(records, waker);
+        Ok(reactor)
+    }
+
+    /// Takes the sessions of an earlier process over, and lets the gate begin.
+    fn begin_hibernation(&mut self, records: Option<Records>, waker: Arc<Waker>) {
+        let (files, held) = match records {
+            Some(Records { mut files, earlier }) => {
+                let held = self.take_over(earlier, &mut files);
+                (files, held)
+            }
+            None => (None, Vec::new()),
+        };
+        let Some(hibernator) = &mut self.hibernator else { return };
+        if let Some(files) = files {
+            hibernator.write_records(files);
+        }
+        hibernator.attach(held, move || waker.wake());
     }
 
     /// The numbers of a shard, in the order of its board.
@@ -332,6 +371,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.newcomers_waiting = (self.lines.newcomers() + self.handshakes.waiting()) as u64;
         let hibernator = self.hibernator.as_ref();
         self.stats.frozen = hibernator.map_or(0, |hibernator| hibernator.frozen().into());
+        self.stats.takeovers_waiting = hibernator.map_or(0, |hibernator| hibernator.taken_over() as u64);
         self.stats.frozen_bytes = hibernator.map_or(0, |hibernator| hibernator.heap_bytes() as u64);
         if self.mailbox.shard() == ShardId(0)
             && let Some(hibernator) = hibernator

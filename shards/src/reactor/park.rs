@@ -118,7 +118,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             [self.machine.next_timeout(), self.next_close_deadline(), self.http.next(), self.websockets.next()];
         let open = self.conns.open_count();
         let hibernation =
-            self.hibernator.as_ref().filter(|_| !self.accepting.is_over()).and_then(|hibernator| hibernator.next(open));
+            self.hibernator.as_ref().and_then(|hibernator| hibernator.next(open, self.accepting.is_over()));
         let deadlines =
             timeouts.into_iter().chain([self.accepting.next(), self.handshakes.next(), hibernation, numbers]);
         deadlines.flatten().min()

@@ -339,7 +339,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let bytes = self.callers.unpack(conn, self.now.mono, &mut carried.0);
         let held = self.buffer_pool.held(entry.buffers);
         let (plain, ciphertext) = if entry.flags.has(Flags::TLS) {
-            let len = self.tls.import(conn.slot, entry.port, bytes);
+            // Invariant: the state comes from the export of a shard of this process.
+            let len = self.tls.import(conn.slot, entry.port, bytes).expect("an exported state");
             hand_off::unpack(&bytes[len..])
         } else {
             (&bytes[..], &[][..])

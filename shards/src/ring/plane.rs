@@ -280,6 +280,11 @@ impl Plane {
         self.replace(conn, socket.as_raw_fd())
     }
 
+    /// Occupies a free slot with the eventfd of the shard, before anything is accepted.
+    pub(crate) fn occupy(&mut self, ring: u16, direct: u32) -> io::Result<()> {
+        self.rings[usize::from(ring)].replace(direct, self.event)
+    }
+
     fn replace(&mut self, conn: ConnId, fd: RawFd) -> io::Result<()> {
         let direct = self.direct(conn).0;
         self.rings[usize::from(self.ring_of(conn.slot))].replace(direct, fd)

@@ -7,22 +7,14 @@ use hibernate::Unfit;
 
 /// Returns one finding if `hibernate.after` is set.
 pub fn examine(config: &Config) -> Option<Finding> {
-    config.hibernate.after.is_some().then(|| judge(config.hibernate, try_hibernation))
+    config.hibernate.after.is_some().then(|| judge(&config.hibernate, try_hibernation()))
 }
 
-fn judge(settings: Hibernate, try_it: impl Fn(u16) -> Result<(), Unfit>) -> Finding {
-    let result = try_it(settings.queue);
-    // A running server reads its queue, and the doctor comes to it often.
-    let is_read = matches!(result, Err(Unfit::QueueTaken(_)));
-    let result = if is_read { try_it(settings.queue ^ 1) } else { result };
+fn judge(settings: &Hibernate, result: Result<(), Unfit>) -> Finding {
     let after = settings.after.unwrap_or_default().as_secs_f64();
     let good = Finding {
         what: "hibernation",
-        found: if is_read {
-            format!("a connection was frozen and thawed; queue {} has a reader, which must be murre", settings.queue)
-        } else {
-            "a connection was frozen and thawed".to_owned()
-        },
+        found: "a connection was frozen and thawed".to_owned(),
         wanted: format!("hibernate.after = {after}, hibernate.queue = {}", settings.queue),
         verdict: Verdict::Good,
         why: String::new(),
@@ -62,22 +54,13 @@ mod tests {
     #[test]
     fn a_host_that_cannot_freeze_runs_without_hibernation_and_is_told_why() {
         let settings = config(&["hibernate.after=90s", "hibernate.queue=7"]).hibernate;
-        let good = judge(settings, |_| Ok(()));
+        let good = judge(&settings, Ok(()));
         assert_eq!((good.verdict, &*good.wanted), (Verdict::Good, "hibernate.after = 90, hibernate.queue = 7"));
         assert!(good.why.is_empty() && good.mend.is_empty());
-        let unfit = judge(settings, |_| Err(Unfit::Kernel("the test")));
+        let unfit = judge(&settings, Err(Unfit::Kernel("the test")));
         assert_eq!(unfit.verdict, Verdict::Warn);
         assert!(unfit.why.contains("the test") && unfit.why.contains("; the server starts without "), "{unfit:?}");
         assert!(unfit.mend[0].contains("tuning/hibernate.conf"), "{unfit:?}");
         assert!(runs_here(&[unfit]));
-    }
-
-    #[test]
-    fn a_queue_that_the_server_reads_is_no_fault() {
-        let settings = config(&["hibernate.after=90s", "hibernate.queue=7"]).hibernate;
-        let found = judge(settings, |queue| if queue == 7 { Err(Unfit::QueueTaken(7)) } else { Ok(()) });
-        assert!(found.verdict == Verdict::Good && found.found.contains("queue 7 has a reader"), "{found:?}");
-        let found = judge(settings, |queue| Err(Unfit::QueueTaken(queue)));
-        assert_eq!(found.verdict, Verdict::Warn);
     }
 }

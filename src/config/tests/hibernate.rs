@@ -36,6 +36,36 @@ fn bad_settings_of_hibernation_are_refused() {
 }
 
 #[test]
+fn sessions_go_on_in_the_next_process_only_where_records_outlive_this_one() {
+    let settings = ["hibernate.after=60", "hibernate.dir=/run/murre/frozen", "drain.mode=hibernate"];
+    let on = load(&sets(&settings));
+    assert_eq!(on.hibernate.dir, Some("/run/murre/frozen".into()));
+    assert_eq!(on.drain.mode, DrainMode::Hibernate);
+    assert_eq!(load(&sets(&[])).drain.mode, DrainMode::Close);
+    for missing in [0, 1] {
+        let mut settings = settings.to_vec();
+        settings.remove(missing);
+        let said = refusal(&sets(&settings));
+        assert!(said.contains("set hibernate.after and hibernate.dir"), "{said}");
+    }
+    let said = refusal(&sets(&["drain.mode=hibernat"]));
+    assert!(said.contains("close or hibernate"), "{said}");
+}
+
+#[test]
+fn probes_come_in_place_of_pings() {
+    let on = load(&sets(&["hibernate.after=60", "hibernate.ping_interval=1h"]));
+    assert_eq!(on.hibernate.ping_interval, Duration::from_secs(3_600));
+    assert!(load(&sets(&[])).hibernate.ping_interval.is_zero());
+    for settings in
+        [&["hibernate.ping_interval=300"][..], &["hibernate.ping_interval=1h", "websocket.auto_ping_interval=0"]]
+    {
+        let said = refusal(&sets(settings));
+        assert!(said.starts_with("hibernate.ping_interval must be longer than"), "{said}");
+    }
+}
+
+#[test]
 fn silence_must_fit_between_two_pings() {
     let start = "hibernate.after must be shorter than websocket.auto_ping_interval, ";
     for settings in [&["hibernate.after=300"][..], &["hibernate.after=60", "websocket.auto_ping_interval=60"]] {

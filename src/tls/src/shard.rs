@@ -293,12 +293,18 @@ impl Tls for ShardTls {
         state
     }
 
-    fn import(&mut self, slot: u32, port: Port, state: &mut [u8]) -> usize {
-        // Invariant: the state comes from `export` of a shard of this process.
-        let (session, len) = Session::import(port, state).expect("an exported state");
+    fn copy(&self, slot: u32) -> Option<Vec<u8>> {
+        match self.table.get(slot) {
+            Entry::Established(session) => Some(session.export()),
+            _ => None,
+        }
+    }
+
+    fn import(&mut self, slot: u32, port: Port, state: &mut [u8]) -> Option<usize> {
+        let (session, len) = Session::import(port, state)?;
         state[..len].zeroize();
         self.put(slot, Entry::Established(session));
-        len
+        Some(len)
     }
 
     fn end(&mut self, slot: u32) {

@@ -17,8 +17,8 @@ use machine::simplepush::Mode;
 use machine::stats::{Board, Meaning};
 use machine::time::{Instant, Now, UnixSeconds};
 use machine::{
-    AgentCommand, AgentEvent, Cancelled, Carried, CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail,
-    SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
+    AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancelled, Carried, CloseReason, Command, Effect,
+    EffectQueue, Event, Hello, Input, Mail, SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
 };
 
 /// Bytes of a notification's payload.
@@ -193,6 +193,10 @@ pub(super) struct Script {
     pub orders: Vec<Effect>,
     /// Every `Heard`: the horizon, if it was late, and how long the log was.
     pub heard: Vec<(Instant, bool, usize)>,
+    /// Users that have come back.
+    pub users: Vec<Uaid>,
+    /// Those of each session.
+    pub broadcasts: Vec<BroadcastVersion>,
     busy: HashSet<ConnId>,
     unsent: Vec<(ConnId, EmissionId)>,
     claims: u64,
@@ -289,6 +293,18 @@ impl Machine for Script {
                 self.opened.push(conn);
                 self.say("opened".to_owned());
             }
+            Input::Command { conn, command: Command::Agent(AgentCommand::Hello(hello)) } => {
+                assert!(hello.uaid == Some(hello.fresh), "a session of an earlier process keeps its UAID");
+                self.say("hello".to_owned());
+                let broadcasts = Box::new(BroadcastDelta { changed: hello.broadcasts, unknown: Vec::new() });
+                let hello = SessionEvent::Hello { uaid: hello.fresh, minted: false, mode: Mode::WebPush, broadcasts };
+                effects.push_back(Effect::Emit(conn, hello.into()));
+                effects.push_back(Effect::Ready(conn));
+            }
+            Input::Command { conn, command: Command::Agent(AgentCommand::Pong) } => {
+                self.say("pong".to_owned());
+                effects.push_back(Effect::Ready(conn));
+            }
             Input::Command { conn, command } => {
                 let (chid, code) = match command {
                     Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
@@ -339,6 +355,15 @@ impl Machine for Script {
             | Input::Upstream { .. }
             | Input::Broadcasts(_) => {}
         }
+    }
+
+    fn hello_of(&self, conn: ConnId) -> Option<Hello> {
+        let uaid = Uaid([conn.slot as u8; 16]);
+        Some(Hello { broadcasts: self.broadcasts.clone(), ..Hello::new(Some(uaid), uaid) })
+    }
+
+    fn has_user(&self, uaid: Uaid) -> bool {
+        self.users.contains(&uaid)
     }
 
     fn next_timeout(&self) -> Option<Instant> {

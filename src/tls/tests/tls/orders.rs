@@ -100,7 +100,7 @@ impl World {
                 let mut state = self.pair.server.export(SLOT);
                 self.pair.server = ShardTls::with_limit(None, None, LIMIT);
                 let len = state.len();
-                assert_eq!(self.pair.server.import(SLOT, Port::WebSocket, &mut state), len);
+                assert_eq!(self.pair.server.import(SLOT, Port::WebSocket, &mut state), Some(len));
             }
         }
     }

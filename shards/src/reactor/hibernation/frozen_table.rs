@@ -1,12 +1,20 @@
 //! The frozen connections of a shard: one record for each slot, in chunks that come and go as those of the slab of
 //! connections do.
 
-use hibernate::Frozen;
+use hibernate::{Frozen, Place};
 
 const CHUNK: usize = 512;
 
+/// What a shard keeps of a frozen connection.
+#[derive(Clone, Copy)]
+pub(super) struct Kept {
+    pub frozen: Frozen,
+    /// Its record in a file.
+    pub place: Place,
+}
+
 struct Chunk {
-    records: Box<[Option<Frozen>]>,
+    records: Box<[Option<Kept>]>,
     occupied: u32,
 }
 
@@ -17,7 +25,7 @@ pub(super) struct FrozenTable {
     occupied: u32,
 }
 
-const _: () = assert!(size_of::<Option<Frozen>>() <= 64);
+const _: () = assert!(size_of::<Option<Kept>>() == 64);
 
 impl FrozenTable {
     /// Number of records.
@@ -25,38 +33,38 @@ impl FrozenTable {
         self.occupied
     }
 
-    pub(super) fn insert(&mut self, slot: u32, frozen: Frozen) {
+    pub(super) fn insert(&mut self, slot: u32, kept: Kept) {
         let number = slot as usize / CHUNK;
         if self.chunks.len() <= number {
             self.chunks.resize_with(number + 1, || None);
         }
         let chunk = self.chunks[number]
             .get_or_insert_with(|| Chunk { records: std::iter::repeat_n(None, CHUNK).collect(), occupied: 0 });
-        let before = chunk.records[slot as usize % CHUNK].replace(frozen);
+        let before = chunk.records[slot as usize % CHUNK].replace(kept);
         assert!(before.is_none(), "a connection is frozen once");
         chunk.occupied += 1;
         self.occupied += 1;
     }
 
-    pub(super) fn get(&self, slot: u32) -> Option<&Frozen> {
+    pub(super) fn get(&self, slot: u32) -> Option<&Kept> {
         self.chunks.get(slot as usize / CHUNK)?.as_ref()?.records[slot as usize % CHUNK].as_ref()
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Frozen> {
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Kept> {
         let place = self.chunks.get_mut(slot as usize / CHUNK)?;
         let chunk = place.as_mut()?;
-        let frozen = chunk.records[slot as usize % CHUNK].take()?;
+        let kept = chunk.records[slot as usize % CHUNK].take()?;
         chunk.occupied -= 1;
         self.occupied -= 1;
         if chunk.occupied == 0 {
             *place = None;
         }
-        Some(frozen)
+        Some(kept)
     }
 
     /// Bytes of heap the table holds.
     pub(super) fn heap_bytes(&self) -> usize {
         let chunks = self.chunks.iter().flatten().count();
-        chunks * CHUNK * size_of::<Option<Frozen>>() + self.chunks.capacity() * size_of::<Option<Chunk>>()
+        chunks * CHUNK * size_of::<Option<Kept>>() + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
 }

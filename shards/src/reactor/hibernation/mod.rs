@@ -1,0 +1,352 @@
+//! Hibernation of sessions: their sockets leave the kernel while nobody speaks (decision 0034).
+//!
+//! ```text
+//!   Open --- silent: poll and mark are taken away, the slot is vacated ---> Apart
+//!   Apart -- after a grace period: checked, recorded, closed in silence --> Frozen
+//!   Apart -- a frame is due, or the check refuses -----------------------> Open
+//!   Frozen - a segment came, a frame is due, or the session ends --------> Open
+//! ```
+//! The machine knows nothing of this: a session stays in its slot under its name, and a frame takes a little longer.
+//! One batch of connections is set apart at a time.
+//!
+//! Where the sessions outlive the process (`hibernate.dir`), a record in a file is written before the close, and erased
+//! when the socket is there again; [`takeover`] reads them. At the end of such a process every session is frozen
+//! that can be, and the machine's closing of them is not carried out.
+
+mod freezing;
+mod frozen_table;
+mod takeover;
+mod thawing;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashMap;
+use hibernate::{ConnName, News, Place, RecordFiles, Segment, ShardGate, Tuple};
+
+use crate::ports::{Edge, Hibernation, Probes, Records};
+use crate::ring::{Flags, State};
+use machine::ids::ConnId;
+use machine::limits::{SET_APART_AT_END_MAX, SET_APART_MAX, THAWS_PER_TURN};
+use machine::time::{Instant, TimeSpan};
+use machine::{AgentCommand, AgentEvent, Event, Input};
+
+use super::{Machine, Reactor};
+
+/// A connection that is set apart: its ordinary descriptor is the only one.
+struct Member {
+    conn: ConnId,
+    socket: OwnedFd,
+    tuple: Tuple,
+}
+
+/// Progress of the batch.
+enum Phase {
+    /// Silent connections are looked for.
+    Searching(Vec<ConnId>),
+    /// This many descriptors have not come yet.
+    TakingOut(usize),
+    /// The gate waits for its grace period.
+    Waiting,
+    /// These slots are checked.
+    Checking(Vec<u32>),
+}
+
+/// The end of a process whose sessions go on in the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// Everything that can be frozen is frozen now, and again when it was thawed.
+    Freezing,
+}
+
+/// Time from the start of a shard after which it has the broadcasts of the process.
+const BROADCASTS_KNOWN: TimeSpan = TimeSpan::from_ms(200);
+
+/// Pause between searches at the end of the process.
+const LAST_SEARCHES: TimeSpan = TimeSpan::from_ms(20);
+
+/// State of hibernation on a shard.
+pub(super) struct Hibernator {
+    gate: ShardGate,
+    after: TimeSpan,
+    phase: Phase,
+    /// Slot at which the search goes on, and the time at which it begins again.
+    cursor: u32,
+    next_search: Instant,
+    /// Time from which sessions that were taken over say their hellos: broadcasts are known by then.
+    begins: Instant,
+    /// Largest number of frozen connections behind a search at the end of the process.
+    most_frozen: u32,
+    /// Searches in a row that have found connections and frozen none.
+    searches_in_vain: u32,
+    /// Members of the batch by slot.
+    apart: HashMap<u32, Member>,
+    frozen: frozen_table::FrozenTable,
+    probes: Option<Probes>,
+    /// Files of their records, if they outlive the process.
+    records: Option<RecordFiles>,
+    takeover: takeover::Takeover,
+    ending: Ending,
+    /// Buffer of a record.
+    session: Vec<u8>,
+    /// Connections with a frame whose thaw failed, and when it is tried again.
+    retries: VecDeque<(Instant, ConnId)>,
+    /// Thaws that this turn may still do.
+    thaws_left: usize,
+    /// Searches of all slots that have ended.
+    #[cfg(test)]
+    searches: u64,
+}
+
+impl Hibernator {
+    /// Returns the state of a shard that hibernates, and the records that it takes over.
+    pub(super) fn of(parts: Option<Hibernation>, now: Instant) -> (Option<Hibernator>, Option<Records>) {
+        let Some(Hibernation { after, gate, records, probes }) = parts else { return (None, None) };
+        (Some(Hibernator::new((gate, after), probes, now)), records)
+    }
+
+    pub(super) fn new((gate, after): (ShardGate, TimeSpan), probes: Option<Probes>, now: Instant) -> Hibernator {
+        Hibernator {
+            probes,
+            gate,
+            after,
+            phase: Phase::Searching(Vec::new()),
+            cursor: 0,
+            next_search: now,
+            begins: now.after(BROADCASTS_KNOWN),
+            most_frozen: 0,
+            searches_in_vain: 0,
+            apart: HashMap::new(),
+            frozen: frozen_table::FrozenTable::default(),
+            records: None,
+            takeover: takeover::Takeover::default(),
+            ending: Ending::No,
+            session: Vec::new(),
+            retries: VecDeque::new(),
+            thaws_left: 0,
+            #[cfg(test)]
+            searches: 0,
+        }
+    }
+
+    /// Number of frozen connections.
+    pub(super) fn frozen(&self) -> u32 {
+        self.frozen.len()
+    }
+
+    /// Number of sessions that were taken over and that the machine does not have yet.
+    pub(super) fn taken_over(&self) -> usize {
+        self.takeover.len()
+    }
+
+    /// Bytes of heap for them.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.frozen.heap_bytes()
+    }
+
+    /// Segments that the gate has judged, those of them that it did not know, and those that it dropped: of all shards.
+    pub(super) fn segments(&self) -> [u64; 3] {
+        let stats = self.gate.stats();
+        [&stats.judged, &stats.unknown, &stats.dropped].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Returns true if the gate has something to say.
+    pub(super) fn has_news(&self) -> bool {
+        self.gate.has_news()
+    }
+
+    /// Keeps a connection that is frozen.
+    fn keep(&mut self, conn: ConnId, kept: frozen_table::Kept) {
+        self.frozen.insert(conn.slot, kept);
+    }
+
+    /// Lets records outlive the process from now on.
+    pub(super) fn write_records(&mut self, files: RecordFiles) {
+        self.records = Some(files);
+    }
+
+    /// Tells the gate what it must hold.
+    pub(super) fn attach(&self, held: Vec<(Tuple, ConnName)>, wake: impl Fn() + Send + Sync + 'static) {
+        self.gate.attach(held, wake);
+    }
+
+    /// Freezes everything that can be, from now on. Returns false if the sessions do not outlive the process.
+    pub(super) fn end(&mut self, now: Instant) -> bool {
+        let outlives = self.records.is_some();
+        if outlives && self.ending == Ending::No {
+            (self.ending, self.after, self.next_search, self.cursor) = (Ending::Freezing, TimeSpan(0), now, 0);
+        }
+        outlives
+    }
+
+    /// Time at which there is something to do without news. `open`: connections of the shard; `is_over`: nothing is
+    /// accepted any more.
+    pub(super) fn next(&self, open: u32, is_over: bool) -> Option<Instant> {
+        let searches = matches!(self.phase, Phase::Searching(_))
+            && if is_over { self.ending != Ending::No } else { open > self.frozen.len() };
+        let search = searches.then_some(self.next_search);
+        let search = search.into_iter().chain(self.takeover.is_due().then_some(self.begins)).min();
+        search.into_iter().chain(self.retries.front().map(|(at, _)| *at)).min()
+    }
+
+    #[cfg(test)]
+    pub(super) fn searches_for_test(&self) -> u64 {
+        self.searches
+    }
+
+    #[cfg(test)]
+    pub(super) fn probe_with_for_test(&mut self, probes: Probes) {
+        self.probes = Some(probes);
+    }
+
+    #[cfg(test)]
+    pub(super) fn record_for_test(&self, slot: u32) -> &hibernate::Frozen {
+        &self.frozen.get(slot).expect("the connection is frozen").frozen
+    }
+
+    /// Removes what is kept of a connection, its record in a file included.
+    fn forget(&mut self, slot: u32) -> Option<Tuple> {
+        let frozen_table::Kept { frozen, place } = self.frozen.remove(slot)?;
+        self.erase(place);
+        Some(frozen.tuple())
+    }
+
+    /// Erases a record. Returns false if it stays: then nothing may be sealed with its keys.
+    fn erase(&mut self, place: Place) -> bool {
+        self.records.as_mut().is_none_or(|records| records.erase(place).is_ok())
+    }
+
+    /// Searches come a quarter of the silence apart, so a session is frozen at most that much later.
+    fn rest(&self) -> TimeSpan {
+        if self.ending == Ending::No { TimeSpan(self.after.0 / 4) } else { LAST_SEARCHES }
+    }
+
+    fn batch_max(&self) -> usize {
+        if self.ending == Ending::No { SET_APART_MAX } else { SET_APART_AT_END_MAX }
+    }
+}
+
+fn name(conn: ConnId) -> ConnName {
+    ConnName { slot: conn.slot, generation: conn.generation }
+}
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Does what is due: wakes sessions, goes on with the batch, looks for silent ones. True when there was something.
+    pub(super) fn hibernate(&mut self) -> bool {
+        let Some(hibernator) = &mut self.hibernator else { return false };
+        hibernator.thaws_left = THAWS_PER_TURN;
+        let mut worked = self.read_gate();
+        worked |= self.retry_thaws();
+        worked |= self.check_batch();
+        worked |= self.search();
+        worked | self.resume_sessions()
+    }
+
+    fn read_gate(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.thaws_left > 0) {
+            let Some(news) = hibernator.gate.next() else { break };
+            worked = true;
+            match news {
+                News::Segment(conn, segment) => {
+                    let conn = ConnId { slot: conn.slot, generation: conn.generation };
+                    let accepts = self.judge_segment(conn, segment);
+                    let Some(hibernator) = &mut self.hibernator else { break };
+                    if accepts { hibernator.gate.accept(segment) } else { hibernator.gate.drop(segment) }
+                }
+                News::GraceOver => hibernator.phase = Phase::Checking(hibernator.apart.keys().copied().collect()),
+            }
+        }
+        if worked && let Some(hibernator) = &mut self.hibernator {
+            // Before anything else is frozen: an accepted segment is in its socket then.
+            hibernator.gate.send_verdicts();
+        }
+        worked
+    }
+
+    /// Thaws the connection of a segment. Returns false if the segment must be dropped.
+    fn judge_segment(&mut self, conn: ConnId, segment: Segment) -> bool {
+        let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
+        let Some(hibernator) = &self.hibernator else { return true };
+        if hibernator.ending != Ending::No && self.conns.get(conn).is_none() {
+            // The next process has it.
+            return false;
+        }
+        // Anything but a frozen connection is the kernel's: it is live, or set apart and still there, or has ended.
+        let Some(frozen_table::Kept { frozen, .. }) = hibernator.frozen.get(conn.slot).filter(|_| is_frozen) else {
+            return true;
+        };
+        if frozen.tuple() != segment.tuple {
+            return true;
+        }
+        if frozen.is_sign_of_life(&segment) {
+            self.answered_probe(conn);
+            return false;
+        }
+        if !frozen.takes(segment.position, segment.acknowledged, segment.syn) {
+            self.stats.wakes_refused += 1;
+            return false;
+        }
+        let thawed = self.thaw(conn);
+        self.stats.thaws_by_segment += u64::from(thawed);
+        thawed
+    }
+
+    /// Sends a probe in place of a Ping to a frozen session. Returns false if the Ping itself is due.
+    pub(super) fn probe(&mut self, conn: ConnId, event: &Event) -> bool {
+        let Some(hibernator) = &self.hibernator else { return false };
+        let (Some(probes), Event::Agent(AgentEvent::Ping)) = (&hibernator.probes, event) else { return false };
+        let Some(entry) = self.conns.get(conn).filter(|entry| entry.state == State::Frozen) else { return false };
+        let silence = TimeSpan::from_ms(u64::from(self.now_ms().wrapping_sub(entry.since)));
+        let Some(frozen_table::Kept { frozen, .. }) = hibernator.frozen.get(conn.slot) else { return false };
+        if silence >= probes.ping_after || probes.prober.send(frozen).is_err() {
+            return false;
+        }
+        self.stats.probes += 1;
+        true
+    }
+
+    /// The kernel of a peer has given a sign of life. To the machine it is a Pong, unless a command of the session is
+    /// under way: then it has heard of it anyway.
+    fn answered_probe(&mut self, conn: ConnId) {
+        self.stats.probes_answered += 1;
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::KNOWN) && !entry.flags.has(Flags::BUSY) {
+            entry.flags.set(Flags::BUSY);
+            self.inputs.push_back(Input::Command { conn, command: AgentCommand::Pong.into() });
+            self.drive();
+        }
+    }
+
+    /// Leaves a frozen session to the next process. Returns false if that will not have it.
+    pub(super) fn leave_to_next(&mut self, conn: ConnId) -> bool {
+        let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
+        let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.ending != Ending::No) else {
+            return false;
+        };
+        let has_record = hibernator.frozen.get(conn.slot).is_some_and(|kept| kept.place != Place::NONE);
+        if !is_frozen || !has_record {
+            return false;
+        }
+        hibernator.frozen.remove(conn.slot);
+        self.stats.left_to_next += 1;
+        self.close(conn);
+        true
+    }
+
+    /// A connection ends: whatever hibernation keeps of it goes.
+    pub(super) fn leave_hibernation(&mut self, conn: ConnId) {
+        self.leave_takeover(conn);
+        let Some(hibernator) = &mut self.hibernator else { return };
+        let tuple = match self.conns.get(conn).map(|entry| entry.state) {
+            Some(State::Apart) => hibernator.apart.remove(&conn.slot).map(|member| member.tuple),
+            Some(State::Frozen) => hibernator.forget(conn.slot),
+            _ => None,
+        };
+        if let Some(tuple) = tuple {
+            hibernator.gate.live(tuple, name(conn));
+        }
+    }
+}
