@@ -1,4 +1,4 @@
-"""Two network namespaces with a link between them."""
+"""Network namespaces with links between them."""
 
 import contextlib
 import ctypes
@@ -48,3 +48,24 @@ def linked(*addresses):
                 nodad = ["nodad"] if ":" in address else []
                 run("-n", name, "address", "add", address, "dev", "link0", *nodad)
         yield names
+
+
+@contextlib.contextmanager
+def star(*links):
+    """A namespace of clients with a link to each of several namespaces. A link is two lists of addresses: those of the
+    clients' end, and those of the other end. Gives the name of the clients' namespace, and a list of the others."""
+    hub, *points = names = [f"murre-{os.getpid()}-{end}" for end in ["hub", *range(len(links))]]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            run("netns", "add", name)
+            stack.callback(run, "netns", "del", name)
+            run("-n", name, "link", "set", "lo", "up")
+        for number, (point, ends) in enumerate(zip(points, links)):
+            devices = f"link{number}", "link0"
+            run("link", "add", devices[0], "netns", hub, "type", "veth", "peer", "name", devices[1], "netns", point)
+            for name, device, addresses in zip((hub, point), devices, ends):
+                run("-n", name, "link", "set", device, "up")
+                for address in addresses:
+                    nodad = ["nodad"] if ":" in address else []
+                    run("-n", name, "address", "add", address, "dev", device, *nodad)
+        yield hub, points

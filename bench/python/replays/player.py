@@ -66,10 +66,10 @@ def clients():
 
 
 class Connection:
-    """One WebSocket over a raw socket."""
+    """One WebSocket over a raw socket, or over a connected `stream` that the caller made."""
 
-    def __init__(self, address, head):
-        self.socket = socket.create_connection(address, timeout=PATIENCE)
+    def __init__(self, address, head, stream=None):
+        self.socket = stream or socket.create_connection(address, timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         nonce = base64.b64encode(os.urandom(16)).decode()
         lines = [line.replace("$host", f"{address[0]}:{address[1]}").replace("$nonce", nonce) for line in head]
@@ -91,13 +91,7 @@ class Connection:
         self.unread += chunk
 
     def send(self, opcode, payload):
-        """A masked frame, as every client sends it (RFC 6455 section 5.3)."""
-        size = len(payload)
-        length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack(">H", size)
-        assert size < 65536, size
-        mask = os.urandom(4)
-        body = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
-        self.socket.sendall(bytes([0x80 | opcode]) + length + mask + body)
+        self.socket.sendall(framed(opcode, payload))
 
     def frame(self):
         """The next frame that is no ping of the server."""
@@ -136,6 +130,16 @@ class Connection:
             return None
         payload, self.unread = self.unread[start : start + size], self.unread[start + size :]
         return first & 0x0F, payload
+
+
+def framed(opcode, payload):
+    """A masked frame, as every client sends it (RFC 6455 section 5.3)."""
+    size = len(payload)
+    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack(">H", size)
+    assert size < 65536, size
+    mask = os.urandom(4)
+    body = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
+    return bytes([0x80 | opcode]) + length + mask + body
 
 
 class Player:
