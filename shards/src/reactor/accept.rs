@@ -64,6 +64,9 @@ pub(super) struct Accepting {
     refused: u32,
 }
 
+/// Connections by which a ring of a shard that hibernates may be ahead of the emptiest one.
+const SPREAD: u32 = 256;
+
 /// Pause of the accepts after one failed: the system is out of descriptors or memory.
 const PAUSE: TimeSpan = TimeSpan::from_ms(50);
 
@@ -374,7 +377,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if let Some(ring) = emptiest {
             self.mailbox.set_target_ring(ring);
         }
-        let stay = self.accepting.ring.filter(|ring| !self.is_full(*ring));
+        // The kernel keeps the memory of as many requests as a ring ever had at once. Where most sessions are frozen,
+        // their polls are spread over all rings, so that few are armed in one.
+        let fullest = match self.hibernator {
+            Some(_) => emptiest.map_or(0, |ring| self.conns.occupied(ring)) + SPREAD,
+            None => u32::MAX,
+        };
+        let stay = self.accepting.ring.filter(|ring| !self.is_full(*ring) && self.conns.occupied(*ring) < fullest);
         let target = stay.or(emptiest.filter(|ring| !self.is_full(*ring))).filter(|_| !self.accepting.ended);
         if target != self.accepting.ring {
             self.stats.accept_ring_changes += 1;
