@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use hibernate::{Gate, Prober, Record, RecordDir, Unfit, remove_left_rules, self_test};
+use hibernate::{Gate, Ports, Prober, Record, RecordDir, Unfit, remove_left_rules, self_test};
 use machine::placement::Placement;
 use machine::stats::Board;
 use machine::time::TimeSpan;
@@ -167,7 +167,7 @@ fn open_gate(
         Some(dir) => take_over(dir, placement).map_err(|error| format!("hibernate.dir cannot be used: {error}"))?,
         None => (0..shards).map(|_| None).collect(),
     };
-    let opened = Gate::open(ports, queue, shards, records.is_some());
+    let opened = Gate::open(Ports::To(ports), queue, shards, records.is_some());
     let (gate, gates) = opened.map_err(|error| Unfit::of_gate(queue, error).to_string())?;
     Ok((NodeGate { gate: Some(gate), records }, gates.into_iter().zip(of_shards).collect()))
 }

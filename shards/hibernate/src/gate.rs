@@ -32,7 +32,7 @@ use hashbrown::HashTable;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::queue::{Queue, Segment, Verdicts, Waiting};
-use crate::rules::Rules;
+use crate::rules::{Ports, Rules};
 use crate::sys;
 use crate::tuple::Tuple;
 
@@ -129,12 +129,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens the gate for these TCP ports in the network namespace of the calling thread, with one handle per shard. No
-    /// segment is judged before every shard has attached. With `persist` the rules outlive the process.
+    /// Opens the gate for segments with these TCP ports in the network namespace of the calling thread, with one handle
+    /// per shard. No segment is judged before every shard has attached. With `persist` the rules outlive the process.
     ///
     /// # Errors
     /// As [`Queue::open`] and [`Rules::install`].
-    pub fn open(ports: &[u16], queue: u16, shards: u16, persist: bool) -> io::Result<(Gate, Vec<ShardGate>)> {
+    pub fn open(ports: Ports<'_>, queue: u16, shards: u16, persist: bool) -> io::Result<(Gate, Vec<ShardGate>)> {
         let queue = Queue::open(queue).map(|socket| (socket, queue))?;
         let lanes = (0..shards).map(|_| Lane::default()).collect();
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

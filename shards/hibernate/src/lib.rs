@@ -29,6 +29,6 @@ pub use probe::Prober;
 pub use queue::Segment;
 pub use records::{Place, Record, RecordDir, RecordFiles, SESSION_BYTES_MAX};
 pub use repair::{Buffers, Checked, Frozen, LIVE_MARK, Refusal, check, freeze, set_live};
-pub use rules::remove_left as remove_left_rules;
+pub use rules::{Ports, remove_left as remove_left_rules};
 pub use self_test::self_test;
 pub use tuple::Tuple;

@@ -35,6 +35,15 @@ const DELETE_TABLE: u16 = NFTABLES << 8 | 2;
 const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
 const NEW_RULE: u16 = NFTABLES << 8 | 6;
 
+/// TCP ports by which the segments of a connection are known.
+#[derive(Clone, Copy, Debug)]
+pub enum Ports<'a> {
+    /// Ports of this host: of a server that freezes connections to it.
+    To(&'a [u16]),
+    /// Ports of the peer: of a client that freezes connections of its own.
+    From(&'a [u16]),
+}
+
 /// The installed rules.
 #[derive(Debug)]
 pub struct Rules {
@@ -58,7 +67,7 @@ impl Rules {
     /// # Errors
     /// EPERM without CAP_NET_ADMIN, or when another process owns a table of that name; ENOENT where the kernel lacks a
     /// part of nf_tables; EOPNOTSUPP where it keeps no table; the others of the kernel.
-    pub fn install(ports: &[u16], queue: u16, persist: bool) -> io::Result<Rules> {
+    pub fn install(ports: Ports<'_>, queue: u16, persist: bool) -> io::Result<Rules> {
         const HOOK_INPUT: u32 = 1;
         let mut rules = Rules { owner: open()?, table: format!("murre_{queue}"), persist, replaced: false };
         // A table that was left has that flag, so it is taken over first, and replaced with its rules at once.
@@ -78,14 +87,18 @@ impl Rules {
             });
             m.text(7, "filter");
         });
+        let (ports, offset) = match ports {
+            Ports::From(ports) => (ports, SOURCE_PORT),
+            Ports::To(ports) => (ports, DESTINATION_PORT),
+        };
         for port in ports {
             rule(&mut batch, table, |expressions| {
-                to_port(expressions, *port);
+                has_port(expressions, offset, *port);
                 socket_is_live(expressions);
                 accept(expressions);
             });
             rule(&mut batch, table, |expressions| {
-                to_port(expressions, *port);
+                has_port(expressions, offset, *port);
                 to_queue(expressions, queue);
             });
         }
@@ -124,7 +137,7 @@ impl Rules {
 /// Removes the rules that an earlier process has left to a next one, where this one takes nothing over. Returns true if
 /// there were any.
 pub fn remove_left(queue: u16) -> bool {
-    Rules::install(&[], queue, false).is_ok_and(|rules| rules.replaced)
+    Rules::install(Ports::To(&[]), queue, false).is_ok_and(|rules| rules.replaced)
 }
 
 /// Makes a table, or takes one over that has no owner.
@@ -165,16 +178,20 @@ fn equals(rule: &mut Writer, value: &[u8]) {
     });
 }
 
-fn to_port(rule: &mut Writer, port: u16) {
+/// Offsets of the ports, two bytes each, in the header of TCP.
+const SOURCE_PORT: u32 = 0;
+const DESTINATION_PORT: u32 = 2;
+
+/// Ends the rule for anything but a TCP segment with this port at this offset.
+fn has_port(rule: &mut Writer, offset: u32, port: u16) {
     const META_L4PROTO: u32 = 16;
     const TRANSPORT_HEADER: u32 = 2;
     expression(rule, "meta", |e| {
         e.number(1, REGISTER).number(2, META_L4PROTO);
     });
     equals(rule, &[libc::IPPROTO_TCP as u8]);
-    // The destination port: two bytes at offset two.
     expression(rule, "payload", |e| {
-        e.number(1, REGISTER).number(2, TRANSPORT_HEADER).number(3, 2).number(4, 2);
+        e.number(1, REGISTER).number(2, TRANSPORT_HEADER).number(3, offset).number(4, 2);
     });
     equals(rule, &port.to_be_bytes());
 }
@@ -215,7 +232,7 @@ mod tests {
     use super::*;
 
     fn install(queue: u16, persist: bool) -> Option<Rules> {
-        match Rules::install(&[9], queue, persist) {
+        match Rules::install(Ports::To(&[9]), queue, persist) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 eprintln!("not run: packet rules need CAP_NET_ADMIN");
                 None
@@ -242,7 +259,7 @@ mod tests {
     #[test]
     fn a_table_that_was_left_is_taken_over() {
         let Some(rules) = install(41_004, true) else { return };
-        assert!(Rules::install(&[9], 41_004, true).is_err(), "it has an owner");
+        assert!(Rules::install(Ports::To(&[9]), 41_004, true).is_err(), "it has an owner");
         drop(rules);
         let second = install(41_004, true).unwrap();
         assert!(second.replaced);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::error::Unfit;
 use crate::gate::{ConnName, Gate, News, ShardGate};
 use crate::repair::{Buffers, freeze, set_live};
+use crate::rules::Ports;
 use crate::sys::get;
 use crate::tuple::Tuple;
 
@@ -40,7 +41,8 @@ pub fn self_test() -> Result<(), Unfit> {
 fn test_with(queue: u16) -> Result<(), Unfit> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(Unfit::at("listening on loopback"))?;
     let port = listener.local_addr().map_err(Unfit::at("listening on loopback"))?.port();
-    let (gate, mut gates) = Gate::open(&[port], queue, 1, false).map_err(|error| Unfit::of_gate(queue, error))?;
+    let (gate, mut gates) =
+        Gate::open(Ports::To(&[port]), queue, 1, false).map_err(|error| Unfit::of_gate(queue, error))?;
     let shard = gates.pop().unwrap_or_else(|| unreachable!("the gate was opened for one shard"));
     let (waker, woken) = channel();
     shard.attach(Vec::new(), move || {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use hibernate::{Gate, Unfit, self_test};
+use hibernate::{Gate, Ports, Unfit, self_test};
 
 /// Number of a queue that other programs hardly use.
 const QUEUE: u16 = 41_002;
@@ -33,16 +33,16 @@ fn a_connection_is_frozen_woken_and_thawed() {
 
 #[test]
 fn a_queue_that_another_reads_is_named() {
-    let first = match Gate::open(&[9], QUEUE, 1, false) {
+    let first = match Gate::open(Ports::To(&[9]), QUEUE, 1, false) {
         Ok(first) => first,
         Err(error) => {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
             return eprintln!("not run: packet queues need CAP_NET_ADMIN");
         }
     };
-    let error = Gate::open(&[10], QUEUE, 1, false).map(|_| ()).unwrap_err();
+    let error = Gate::open(Ports::To(&[10]), QUEUE, 1, false).map(|_| ()).unwrap_err();
     let refused = Unfit::of_gate(QUEUE, error).to_string();
     assert!(refused.contains("another process reads packet queue 41002"), "{refused}");
     drop(first);
-    drop(Gate::open(&[9], QUEUE, 1, false).expect("the queue is free again"));
+    drop(Gate::open(Ports::To(&[9]), QUEUE, 1, false).expect("the queue is free again"));
 }

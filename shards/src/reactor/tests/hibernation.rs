@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use hibernate::{Gate, Prober, RecordDir, ShardGate, freeze, set_live};
+use hibernate::{Gate, Ports, Prober, RecordDir, ShardGate, freeze, set_live};
 
 use crate::ports::{Edge, Probes, Records};
 use crate::reactor::hibernation::Hibernator;
@@ -35,7 +35,7 @@ fn ports(bench: &Bench) -> [u16; 4] {
 
 /// Opens a gate of these ports, where this process may.
 fn gate(ports: &[u16], queue: u16, persist: bool) -> Option<(Gate, ShardGate)> {
-    match Gate::open(ports, queue, 1, persist) {
+    match Gate::open(Ports::To(ports), queue, 1, persist) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             eprintln!("not run: freezing connections needs CAP_NET_ADMIN");
             None
