@@ -9,7 +9,8 @@ use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
 use murre::node::HostClock;
 use murre_bench::scenario::{
-    backlog, bridged, churn, crash, drill, hold, kills, mixed, phones, ping, push, sim, statements, store, storm,
+    backlog, bridged, churn, crash, drill, hibernate, hold, kills, mixed, phones, ping, push, sim, statements, store,
+    storm,
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference};
 
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Hold idle sessions and say what each costs.
     Hold(hold::Options),
+    /// Hold sessions that are frozen at both ends, wake some of them, and say what each costs.
+    Hibernate(hibernate::Options),
     /// Push direct notifications and say what each costs.
     Push(push::Options),
     /// Notify phones through a bridge to a stand-in of FCM or APNs and say what each costs.
@@ -102,10 +105,11 @@ fn serve_ahead(ahead: ServeAhead) -> ExitCode {
 
 /// The others end at once, as any program does.
 fn looks_for_interrupts(command: &Command) -> bool {
-    use Command::{Backlog, Bridged, Churn, Hold, Mixed, Phones, Ping, Push, Statements, Store, Storm};
+    use Command::{Backlog, Bridged, Churn, Hibernate, Hold, Mixed, Phones, Ping, Push, Statements, Store, Storm};
     matches!(
         command,
         Hold(_)
+            | Hibernate(_)
             | Push(_)
             | Bridged(_)
             | Store(_)
@@ -128,6 +132,7 @@ fn main() -> ExitCode {
     }
     let outcome = match command {
         Command::Hold(options) => hold::run(&options),
+        Command::Hibernate(options) => hibernate::run(&options),
         Command::Push(options) => push::run(&options),
         Command::Bridged(options) => bridged::run(&options),
         Command::Store(options) => store::run(&options),

@@ -9,7 +9,7 @@ use crate::random::mixed;
 
 /// A message of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Message<'a> {
+pub(crate) enum Message<'a> {
     /// With the UAID.
     Hello([u8; 16]),
     Register {
@@ -35,7 +35,7 @@ pub(super) enum Message<'a> {
 }
 
 /// Reads a text frame's payload.
-pub(super) fn read(payload: &[u8]) -> Result<Message<'_>, &'static str> {
+pub(crate) fn read(payload: &[u8]) -> Result<Message<'_>, &'static str> {
     let text = std::str::from_utf8(payload).map_err(|_| "a text frame that is no text")?;
     if text == "{}" {
         return Ok(Message::Pong);
@@ -80,7 +80,7 @@ fn number_field(json: &str, start: &str) -> Option<u16> {
 }
 
 /// A UAID of 32 hexadecimal digits.
-pub(super) fn uaid_of(text: &str) -> Option<[u8; 16]> {
+pub(crate) fn uaid_of(text: &str) -> Option<[u8; 16]> {
     let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
     let mut uaid = [0; 16];
     for (byte, pair) in uaid.iter_mut().zip(digits.chunks_exact(2)) {
@@ -91,12 +91,12 @@ pub(super) fn uaid_of(text: &str) -> Option<[u8; 16]> {
 }
 
 /// The text of a UAID.
-pub(super) fn uaid_text(uaid: &[u8; 16]) -> String {
+pub(crate) fn uaid_text(uaid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uaid))
 }
 
 /// The sequence number at the front of a body, from the base64url of a notification's `data`.
-pub(super) fn sequence(data: &str) -> Option<u64> {
+pub(crate) fn sequence(data: &str) -> Option<u64> {
     let mut bytes = [0; 9];
     URL_SAFE_NO_PAD.decode_slice(data.get(..12)?, &mut bytes).ok()?;
     Some(u64::from_be_bytes(*bytes.first_chunk()?))
@@ -115,57 +115,57 @@ pub fn version_hash(version: &str) -> u64 {
 }
 
 /// The id of channel `number` of an agent: the same every time, so that it need not be kept.
-pub(super) fn channel_of(seed: u64, agent: u32, number: u16) -> uuid::Uuid {
+pub(crate) fn channel_of(seed: u64, agent: u32, number: u16) -> uuid::Uuid {
     let high = mixed(seed ^ mixed(u64::from(agent) << 16 | u64::from(number)));
     let low = mixed(high ^ seed.rotate_left(32));
     uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).into_uuid()
 }
 
 /// Appends a text frame.
-pub(super) fn text(out: &mut Vec<u8>, json: &str) {
+pub(crate) fn text(out: &mut Vec<u8>, json: &str) {
     frame::push(out, frame::TEXT, json.as_bytes());
 }
 
 /// `hello`, without a UAID when it is not known.
-pub(super) fn hello(out: &mut Vec<u8>, uaid: Option<[u8; 16]>) {
+pub(crate) fn hello(out: &mut Vec<u8>, uaid: Option<[u8; 16]>) {
     let uaid = uaid.as_ref().map(uaid_text).unwrap_or_default();
     text(out, &format!(r#"{{"messageType":"hello","use_webpush":true,"uaid":"{uaid}"}}"#));
 }
 
 /// `register`.
-pub(super) fn register(out: &mut Vec<u8>, channel: uuid::Uuid, key: Option<&str>) {
+pub(crate) fn register(out: &mut Vec<u8>, channel: uuid::Uuid, key: Option<&str>) {
     let key = key.map_or(String::new(), |key| format!(r#","key":"{key}""#));
     text(out, &format!(r#"{{"messageType":"register","channelID":"{channel}"{key}}}"#));
 }
 
 /// `unregister`.
-pub(super) fn unregister(out: &mut Vec<u8>, channel: uuid::Uuid) {
+pub(crate) fn unregister(out: &mut Vec<u8>, channel: uuid::Uuid) {
     text(out, &format!(r#"{{"messageType":"unregister","channelID":"{channel}"}}"#));
 }
 
 /// `broadcast_subscribe` to one.
-pub(super) fn subscribe(out: &mut Vec<u8>, id: &str, version: &str) {
+pub(crate) fn subscribe(out: &mut Vec<u8>, id: &str, version: &str) {
     text(out, &format!(r#"{{"messageType":"broadcast_subscribe","broadcasts":{{"{id}":"{version}"}}}}"#));
 }
 
 /// `ack` of one notification, delivered.
-pub(super) fn ack(out: &mut Vec<u8>, channel: &str, version: &str) {
+pub(crate) fn ack(out: &mut Vec<u8>, channel: &str, version: &str) {
     let update = format!(r#"{{"channelID":"{channel}","version":"{version}","code":100}}"#);
     text(out, &format!(r#"{{"messageType":"ack","updates":[{update}]}}"#));
 }
 
 /// `urgency`: the minimum of the user agent.
-pub(super) fn urgency(out: &mut Vec<u8>, min: &str) {
+pub(crate) fn urgency(out: &mut Vec<u8>, min: &str) {
     text(out, &format!(r#"{{"messageType":"urgency","min":"{min}"}}"#));
 }
 
 /// `nack`.
-pub(super) fn nack(out: &mut Vec<u8>, version: &str, code: u16) {
+pub(crate) fn nack(out: &mut Vec<u8>, version: &str, code: u16) {
     text(out, &format!(r#"{{"messageType":"nack","version":"{version}","code":{code}}}"#));
 }
 
 /// The front of an answer to an upgrade: its status and the length of its head; `None` when it is not whole.
-pub(super) fn upgrade(bytes: &[u8]) -> Result<Option<(u16, usize)>, &'static str> {
+pub(crate) fn upgrade(bytes: &[u8]) -> Result<Option<(u16, usize)>, &'static str> {
     const HEAD_MAX: usize = 16 * 1024;
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         return if bytes.len() > HEAD_MAX { Err("an upgrade's answer without an end") } else { Ok(None) };

@@ -12,7 +12,7 @@ mod endpoints;
 
 mod queue;
 
-mod codec;
+pub(crate) mod codec;
 
 mod user_data;
 

@@ -12,6 +12,8 @@ pub mod ramp;
 
 pub mod hold;
 
+pub mod hibernate;
+
 pub mod push;
 
 pub mod bridged;

@@ -1,0 +1,124 @@
+//! Facts of the host that other scenarios do not read: kernel memory beside the object caches, time in softirqs, and
+//! what packet queues dropped.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+use crate::host::Memory;
+use crate::report::Report;
+use crate::slab::{self, Share, Slabs};
+use crate::target::Target;
+
+/// Lines of `/proc/meminfo` that hold the memory of the kernel.
+const KERNEL: [&str; 6] = ["Slab", "KernelStack", "PageTables", "SecPageTables", "Percpu", "VmallocUsed"];
+
+/// Growth of a cache that is shown, in bytes for each session.
+const SHOWN_BYTES_MIN: f64 = 0.5;
+
+/// Memory of the server and of the kernel.
+pub struct Reading {
+    server: Memory,
+    /// `Pss` and `VmPTE` of the server's processes.
+    pss: u64,
+    page_tables: u64,
+    kernel: BTreeMap<&'static str, u64>,
+    slabs: Option<Slabs>,
+}
+
+impl Reading {
+    /// Reads all of it.
+    pub fn take(target: &Target) -> io::Result<Reading> {
+        let sum = |file: &str, key: &str| -> u64 {
+            let read = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            target.pids.iter().map(|pid| bytes_of(&read(pid), key)).sum()
+        };
+        let meminfo = fs::read_to_string("/proc/meminfo")?;
+        Ok(Reading {
+            server: Memory::of(&target.pids)?,
+            pss: sum("smaps_rollup", "Pss"),
+            page_tables: sum("status", "VmPTE"),
+            kernel: KERNEL.iter().map(|key| (*key, bytes_of(&meminfo, key))).collect(),
+            slabs: slab::read(),
+        })
+    }
+
+    /// Shows the growth since `empty`, for each of `sessions`.
+    pub fn show(&self, empty: &Reading, sessions: u32, report: &mut Report) {
+        let each = |now: u64, before: u64| (now as f64 - before as f64) / f64::from(sessions.max(1));
+        let user = each(self.server.anonymous(), empty.server.anonymous());
+        report.add("server user memory per session (anonymous, private)", user, "B");
+        report.add("  RSS per session", each(self.server.resident, empty.server.resident), "B");
+        report.add("  PSS per session", each(self.pss, empty.pss), "B");
+        report.add("  page tables of the server per session", each(self.page_tables, empty.page_tables), "B");
+        report.add("server user memory, empty", empty.server.anonymous(), "B");
+        report.add("server user memory, all frozen", self.server.anonymous(), "B");
+        for (name, now) in &self.server.by_mapping {
+            let before = empty.server.by_mapping.get(name).copied().unwrap_or(0);
+            if each(*now, before).abs() >= SHOWN_BYTES_MIN {
+                report.add(format!("  {name} per session"), each(*now, before), "B");
+            }
+        }
+        let mut all = 0.0;
+        for (key, now) in &self.kernel {
+            let grown = each(*now, empty.kernel.get(key).copied().unwrap_or(0));
+            all += grown;
+            report.add(format!("host {key} per session, whole host"), grown, "B");
+        }
+        report.add("kernel memory per session, whole host, both ends", all, "B");
+        let (Some(now), Some(before)) = (&self.slabs, &empty.slabs) else { return };
+        let mut of_sockets = 0.0;
+        for (name, bytes) in now {
+            let grown = each(*bytes, before.get(name).copied().unwrap_or(0));
+            let is_of_sockets = slab::share(name) != Share::Other;
+            of_sockets += if is_of_sockets { grown } else { 0.0 };
+            if grown.abs() >= SHOWN_BYTES_MIN {
+                let whose = if is_of_sockets { "" } else { " (not of sockets)" };
+                report.add(format!("  {name} per session{whose}"), grown, "B");
+            }
+        }
+        report.add("objects of sockets in the kernel per session, both ends", of_sockets, "B");
+    }
+}
+
+/// Value of a line `KEY: N kB`, in bytes; 0 where it is missing.
+fn bytes_of(text: &str, key: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// CPU time of the whole host in seconds: all that was not idle, and the part in softirqs.
+pub fn host_cpu() -> io::Result<(f64, f64)> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let second = rustix::param::clock_ticks_per_second() as f64;
+    let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0) / second;
+    // user nice system idle iowait irq softirq steal
+    Ok((at(0) + at(1) + at(2) + at(5) + at(6), at(6)))
+}
+
+/// Packets that the queues of a process's network namespace dropped because they were full.
+pub fn dropped_by_queue(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/netfilter/nfnetlink_queue")).unwrap_or_default();
+    // number port waiting copy_mode copy_range dropped user_dropped id 1
+    let dropped = |line: &str| {
+        let words: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        Some(words.get(5)? + words.get(6)?)
+    };
+    text.lines().filter_map(dropped).sum()
+}
+
+/// CPU time of each kind of thread of these processes, in nanoseconds: names without the numbers at their ends.
+pub fn by_thread(pids: &[u32]) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for pid in pids {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            let name = read("comm").trim().trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
+            let run: u64 = read("schedstat").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            *sums.entry(name).or_default() += run;
+        }
+    }
+    sums
+}
