@@ -135,9 +135,9 @@ impl Clients {
     pub fn new(fleet: Fleet) -> io::Result<Clients> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), GATE)?);
-        let (gate, mut shards) = Gate::open(Ports::From(&[fleet.server.port()]), fleet.queue, 1)?;
+        let (gate, mut shards) = Gate::open(Ports::From(&[fleet.server.port()]), fleet.queue, 1, false)?;
         let shard = shards.pop().ok_or_else(|| io::Error::other("the gate has no handle"))?;
-        shard.attach(move || {
+        shard.attach(Vec::new(), move || {
             // It fails for want of memory only; the next news wakes.
             let _ = waker.wake();
         });
