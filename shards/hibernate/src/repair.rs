@@ -123,7 +123,7 @@ impl Checked {
     /// Gives the socket back as it was.
     pub fn abort(self) -> OwnedFd {
         // A socket that stays in repair mode is closed in silence; its peer is reset when it speaks.
-        let _ = set(&self.socket, TCP, libc::TCP_REPAIR, &[SILENT]);
+        let _ = leave_repair(&self.socket);
         self.socket
     }
 }
@@ -154,9 +154,16 @@ fn read_out(socket: &OwnedFd, tuple: Tuple) -> Result<Frozen, Refusal> {
     set(socket, TCP, libc::TCP_REPAIR, &[REPAIR])?;
     let judged = judge(socket, tuple);
     if judged.is_err() {
-        set(socket, TCP, libc::TCP_REPAIR, &[SILENT])?;
+        leave_repair(socket)?;
     }
     judged
+}
+
+/// Ends repair mode, without a window probe. The kernel clears SO_REUSEADDR with it, and a socket without that, or what
+/// is left of it for a minute behind its end, refuses the next process its listeners on the port.
+fn leave_repair(socket: &OwnedFd) -> io::Result<()> {
+    set(socket, TCP, libc::TCP_REPAIR, &[SILENT])?;
+    set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[1])
 }
 
 fn judge(socket: &OwnedFd, tuple: Tuple) -> Result<Frozen, Refusal> {
@@ -273,10 +280,8 @@ impl Frozen {
         let Frozen { receive_next, send_window, receive_window, .. } = *self;
         let window = [receive_next, send_window, send_window, receive_window, receive_next];
         set(&socket, TCP, libc::TCP_REPAIR_WINDOW, &window)?;
-        set(&socket, TCP, libc::TCP_REPAIR, &[SILENT])?;
+        leave_repair(&socket)?;
         set(&socket, TCP, libc::TCP_NODELAY, &[1])?;
-        // The end of repair mode clears it, and a new listener on the port would be refused.
-        set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[1])?;
         Ok(socket)
     }
 
@@ -355,6 +360,9 @@ fn monotonic_ms() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
     use super::*;
 
     const FROZEN: fn() -> Frozen = || Frozen {
@@ -375,6 +383,32 @@ mod tests {
         let bytes = FROZEN().to_bytes();
         assert_eq!(format!("{:?}", Frozen::from_bytes(&bytes)), format!("{:?}", Some(FROZEN())));
         assert!(Frozen::from_bytes(&[0; Frozen::BYTES]).is_none());
+    }
+
+    /// A remnant of such a socket would refuse the next process its listeners.
+    #[test]
+    fn a_socket_that_is_not_frozen_or_thawed_lets_others_listen_on_its_port() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = OwnedFd::from(listener.accept().unwrap().0);
+        let tuple = Tuple::of(&socket).unwrap();
+        let reuses = |socket: &OwnedFd| get::<1>(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap() == [1];
+        let checked = match check(socket, tuple) {
+            Err((_, Refusal::System(libc::EPERM))) => return eprintln!("not run: repair mode needs CAP_NET_ADMIN"),
+            checked => checked.unwrap(),
+        };
+        let socket = checked.abort();
+        assert!(reuses(&socket), "behind an abort");
+        client.write_all(b"unread").unwrap();
+        let (socket, refusal) = check(socket, tuple).unwrap_err();
+        assert_eq!(refusal, Refusal::Unread);
+        assert!(reuses(&socket), "behind a refusal");
+        let mut stream = TcpStream::from(socket);
+        stream.read_exact(&mut [0; 6]).unwrap();
+        set(&stream, TCP, libc::TCP_QUICKACK, &[1]).unwrap();
+        let frozen = freeze(OwnedFd::from(stream), tuple).unwrap();
+        let thawed = frozen.thaw(Buffers { send: 16 << 10, receive: 16 << 10 }).unwrap();
+        assert!(reuses(&thawed), "behind a thaw");
     }
 
     #[test]

@@ -41,22 +41,18 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let is_through = begin + searched >= slots;
         let is_due = found.len() >= most || (is_through && !found.is_empty());
         let batch = if is_due { std::mem::take(&mut found) } else { Vec::new() };
+        let mut is_last = false;
         let Some(hibernator) = &mut self.hibernator else { return false };
         hibernator.cursor = if is_through { 0 } else { begin + searched };
         if is_through && hibernator.ending != Ending::No {
             // Some are thawed again and again, and some are always busy: a search without progress is the last.
             let frozen = hibernator.frozen.len();
-            if frozen <= hibernator.most_frozen && !is_due {
-                self.control.say_hibernated();
-            } else if frozen <= hibernator.most_frozen {
-                hibernator.searches_in_vain += 1;
-                if hibernator.searches_in_vain >= SEARCHES_IN_VAIN_MAX {
-                    self.control.say_hibernated();
-                }
-            } else {
-                hibernator.searches_in_vain = 0;
-            }
+            let is_vain = frozen <= hibernator.most_frozen;
+            hibernator.searches_in_vain = if is_vain { hibernator.searches_in_vain + 1 } else { 0 };
             hibernator.most_frozen = hibernator.most_frozen.max(frozen);
+            if is_vain && (!is_due || hibernator.searches_in_vain >= SEARCHES_IN_VAIN_MAX) {
+                is_last = true;
+            }
         }
         if is_through {
             hibernator.next_search = now.after(hibernator.rest());
@@ -77,6 +73,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             && let Some(hibernator) = &mut self.hibernator
         {
             hibernator.phase = Phase::TakingOut(awaited);
+        }
+        if is_last {
+            // Whoever waits reads the number of frozen sessions then.
+            self.publish();
+            self.control.say_hibernated();
         }
         true
     }
