@@ -50,7 +50,8 @@ class Server:
         scheme = "ws" if port == "websocket" else "http"
         return f"{scheme}://{self.host}:{PORTS[port]}"
 
-    def start(self):
+    def spawn(self):
+        """Starts the process, and does not wait for its ports."""
         command = [*self.prefix, binary(), "serve", "--data-dir", str(self.directory / "data")]
         command += ["--shards", str(self.shards)]
         for setting in self.settings:
@@ -64,6 +65,9 @@ class Server:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
+
+    def start(self):
+        self.spawn()
         for number in PORTS.values():
             self.wait_for(number)
 

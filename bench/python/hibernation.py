@@ -70,15 +70,13 @@ CLIENTS_EACH = 26
 CROWDS = {"wildcard": 500, "tls": 100}
 
 
-def addresses(place):
-    """Address of the server by family."""
-    number = PLACES.index(place)
+def addresses(number):
+    """Address of a server by family."""
     return {4: f"10.77.{number}.1", 6: f"2001:db8:77:{number}::1"}
 
 
-def link(place):
+def link(number):
     """Addresses of the clients' end of the link to a server, and of its own end."""
-    number = PLACES.index(place)
     ends = [f"10.77.{number}.{end}/24" for end in (2, 1)], [f"2001:db8:77:{number}::{end}/64" for end in (2, 1)]
     return list(zip(*ends))
 
@@ -86,11 +84,10 @@ def link(place):
 class HibernatingServer(Server):
     """A server in its namespace that freezes silent connections."""
 
-    def __init__(self, directory, place, settings=(), prefix=()):
+    def __init__(self, directory, number, settings=(), prefix=()):
         own = ["websocket.auto_ping_interval=0", "websocket.ping_min_interval=0", *SETTINGS, *settings]
         super().__init__(directory, shards=2, settings=own, prefix=prefix)
-        self.place = place
-        self.addresses = addresses(place)
+        self.addresses = addresses(number)
         self.host = self.addresses[4]
         # All addresses, with one socket for both families.
         self.listen = {"websocket": f"[::]:{PORTS['websocket']}"}
@@ -193,10 +190,11 @@ class HibernatingServer(Server):
 class Agent(Connection):
     """A user agent that makes its frames itself, so that it sends and reads nothing that a test does not ask for."""
 
-    def __init__(self, server, kind):
-        self.server = server
+    def __init__(self, server, kind, source=""):
+        """`source`: address of the client, if it has several."""
+        self.server, self.kind = server, kind
         host = server.addresses[kind.family]
-        stream = socket.create_connection((host, kind.port), timeout=PATIENCE)
+        stream = socket.create_connection((host, kind.port), timeout=PATIENCE, source_address=(source, 0))
         if kind.tls:
             stream = server.context(kind.tls).wrap_socket(stream)
         shown = f"[{host}]" if kind.family == 6 else host
@@ -272,10 +270,11 @@ class Agent(Connection):
             self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def hear_reset(self):
-        """The server's kernel does not know the connection when the client speaks."""
+    def hear_reset(self, speaks=True):
+        """The server's kernel does not know the connection when the client speaks; `speaks`: it does so now."""
         with contextlib.suppress(BrokenPipeError), pytest.raises(ConnectionResetError):
-            self.send(PING, b"")
+            if speaks:
+                self.send(PING, b"")
             # Below TLS, which makes an end of every error.
             while socket.socket.recv(self.socket, 65536):
                 pass
@@ -315,9 +314,9 @@ class Stage:
             "powerless": {"prefix": bare},
         }
         self.servers = {}
-        for place in PLACES:
+        for number, place in enumerate(PLACES):
             (directory / place).mkdir()
-            server = HibernatingServer(directory / place, place, **options.get(place, {}))
+            server = HibernatingServer(directory / place, number, **options.get(place, {}))
             server.namespace = place_of[place]
             self.servers[place] = server
         self.servers["bound"].bind()
@@ -376,7 +375,7 @@ class Stage:
 def staged(directory):
     """The stage, with this thread in the namespace of the clients."""
     with contextlib.ExitStack() as stack:
-        hub, places = stack.enter_context(namespaces.star(*map(link, PLACES)))
+        hub, places = stack.enter_context(namespaces.star(*map(link, range(len(PLACES)))))
         stack.enter_context(namespaces.inside(hub))
         stage = Stage(directory, dict(zip(PLACES, places)))
         for server in stage.servers.values():

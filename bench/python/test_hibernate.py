@@ -25,7 +25,7 @@ import namespaces
 from browser import AppServer, encoded, exchange, trust
 from conftest import binary
 from hibernation import (
-    BROADCAST, CROWDS, FREEZE_PATIENCE, GONE, IS_ON, KINDS, NORMAL, SUPERSEDED, TABLE, UNACKED, Agent,
+    BROADCAST, CROWDS, FREEZE_PATIENCE, GONE, IS_ON, KINDS, NORMAL, PLACES, SUPERSEDED, TABLE, UNACKED, Agent,
     HibernatingServer, staged,
 )
 from replays.player import CLOSE, PATIENCE, TEXT, framed
@@ -368,7 +368,7 @@ def test_without_the_capability_a_server_says_why_and_freezes_nothing(stage):
 def test_a_second_server_with_the_same_queue_says_why_and_leaves_the_first_alone(stage, tmp_path):
     first = stage.servers["bound"]
     agents = stage.take("bound-v4", 2)
-    second = HibernatingServer(tmp_path, "bound")
+    second = HibernatingServer(tmp_path, PLACES.index("bound"))
     second.namespace, second.host, second.listen = first.namespace, "127.0.0.1", {}
     second.addresses = {4: second.host}
     with namespaces.inside(first.namespace):
