@@ -72,6 +72,11 @@ def preferences(push_url):
     }
 
 
+def program():
+    """Path of Firefox, or None."""
+    return os.environ.get("FIREFOX_BIN") or shutil.which("firefox-esr") or shutil.which("firefox")
+
+
 @contextlib.contextmanager
 def awaited(what):
     """Says what did not come, when Firefox gives up or says no more."""
@@ -125,8 +130,8 @@ class Firefox:
         self.site = site
         self.heard = {}
         self.log_path = directory / "firefox.log"
-        program = os.environ.get("FIREFOX_BIN") or shutil.which("firefox-esr") or shutil.which("firefox")
-        assert program, "there is no Firefox: apt-get install firefox-esr, or set FIREFOX_BIN"
+        found = program()
+        assert found, "there is no Firefox: apt-get install firefox-esr, or set FIREFOX_BIN"
         home = directory / "home"
         home.mkdir()
         # Firefox refuses a home of somebody else, and must leave nothing in anybody's.
@@ -135,7 +140,7 @@ class Firefox:
             try:
                 self.marionette = Marionette(
                     app="fxdesktop",
-                    bin=program,
+                    bin=found,
                     port=0,
                     startup_timeout=2 * WAIT,
                     socket_timeout=2 * WAIT,
@@ -145,7 +150,7 @@ class Firefox:
                     prefs=preferences(push_url),
                 )
             except Exception as error:
-                raise AssertionError(f"{program} does not start: {error}\n{self.log()}") from error
+                raise AssertionError(f"{found} does not start: {error}\n{self.log()}") from error
         try:
             self.start()
         except BaseException:

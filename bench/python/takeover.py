@@ -14,8 +14,14 @@ import tempfile
 import threading
 import time
 
+import pytest
+
+import firefox
 import namespaces
-from hibernation import IS_ON, TABLE, TLS_BOUND, TLS_WILDCARD, HibernatingServer, Kind, link
+from browser import AppServer
+from hibernation import (
+    FREEZE_PATIENCE, IS_ON, TABLE, TLS_BOUND, TLS_WILDCARD, Agent, HibernatingServer, Kind, agents, browser, link,
+)
 from replays.player import PATIENCE
 from segments import established, tables
 
@@ -31,6 +37,8 @@ KINDS = {
     "tls1.2-v6": Kind("", 6, TLS_WILDCARD, ssl.TLSVersion.TLSv1_2),
 }
 PLAIN = [kind for kind in KINDS.values() if not kind.tls]
+# Probes in place of pings, the first one soon after the silence of `hibernate.after`.
+PROBES = ["websocket.auto_ping_interval=32", "websocket.auto_ping_timeout=3", "hibernate.ping_interval=3600"]
 # Form of the files (shards/hibernate/src/records.rs).
 HEADER_BYTES, VERSION_AT, ENTRY_BYTES_AT = 64, 12, 16
 LISTENING = "0A"
@@ -226,3 +234,81 @@ def opened_site(directory, size):
     """A site with this many ends, with this thread in the namespace of the clients."""
     with namespaces.star(*map(link, range(size))) as (hub, points), namespaces.inside(hub):
         yield Site(hub, points, directory)
+
+
+class Silence:
+    """Servers and clients that are silent while tests of others run."""
+
+    def __init__(self, site, directory):
+        self.site, self.directory = site, directory
+        self.firefox = None
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            self.probed = stack.enter_context(self.site.running(PROBES))
+            self.frozen_by_silence = stack.enter_context(self.site.running())
+            self.of_firefox = stack.enter_context(self.site.running(has_tls=False))
+            self.open_clients()
+            if firefox.program():
+                self.open_firefox(stack)
+            self.deadline = time.monotonic() + FREEZE_PATIENCE
+            self.open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self.open.close()
+
+    def open_clients(self):
+        kinds, hub, device = list(KINDS.values()), self.site.hub, self.probed.device
+        self.answering = agents(self.probed, kinds * 2)
+        # Addresses of a host that vanishes. Later, so that the system chooses them for no other client.
+        sources = {family: address[:-1] + "3" for family, address in self.probed.addresses.items()}
+        added = [(f"{sources[4]}/24", "dev", device), (f"{sources[6]}/64", "dev", device, "nodad")]
+        for address in added:
+            namespaces.run("-n", hub, "address", "add", *address)
+        self.vanished = [Agent(self.probed, kind, sources[kind.family]) for kind in kinds]
+        for client in self.vanished:
+            client.say_hello()
+        for client in self.vanished:
+            client.hear_hello()
+        # All are frozen now, and the next ping is due when they would be frozen by their silence.
+        self.probed.next_process()
+        for address in added:
+            namespaces.run("-n", hub, "address", "del", *address[:3])
+        self.clients = agents(self.frozen_by_silence, kinds * 4)
+        self.browsers = [browser(self.frozen_by_silence, kind) for kind in kinds]
+
+    def open_firefox(self, stack):
+        site = firefox.Site()
+        stack.callback(site.close)
+        self.firefox = firefox.Firefox(self.of_firefox.url("websocket") + "/", site, self.directory)
+        stack.callback(self.firefox.close)
+        self.sender = AppServer()
+        self.subscription = self.firefox.subscribe("takeover", self.sender.key)
+
+    def firefox_hears(self, text):
+        """A push reaches the page of Firefox, which was not loaded again."""
+        if self.firefox is None:
+            pytest.skip("there is no Firefox")
+        acks = self.of_firefox.number("acks_total")
+        assert self.sender.push(self.subscription, text).status_code == 201
+        assert self.firefox.push("takeover").decode() == text
+        self.of_firefox.wait_for_number("acks_total", acks + 1)
+        assert self.firefox.unheard() == []
+
+    @contextlib.contextmanager
+    def same_firefox(self):
+        """Firefox has the same id and the same connection behind a block of statements, so it has said no hello."""
+        if self.firefox is None:
+            pytest.skip("there is no Firefox")
+        server = self.of_firefox
+        before = self.firefox.user_agent_id(), server.connections_of_clients()
+        assert before[0] and len(before[1]) == 1, before
+        yield server
+        assert (self.firefox.user_agent_id(), server.connections_of_clients()) == before
+        assert server.number("sessions") == 1
+
+    def wait_for_frozen(self, server, count):
+        while (frozen := server.number("frozen")) != count:
+            assert time.monotonic() < self.deadline, f"{frozen} of {count} sessions are frozen\n{server.log()}"
+            time.sleep(0.2)
