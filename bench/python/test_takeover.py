@@ -463,12 +463,27 @@ def filesystem(path):
     return found.stdout.strip()
 
 
-def test_half_a_frame_at_the_stop_ends_only_its_own_session(server):
+def unfinished(client):
     """Bytes of a frame that is not whole are in no record."""
+    client.socket.sendall(framed(PING, b"whole") + framed(PING, b"half")[:3])
+    assert client.frame() == (PONG, b"whole")
+
+
+def talkative(client):
+    """These broadcasts are larger than a record."""
+    versions = {f"tests/{number}" * 10: "new" for number in range(20)}
+    url = client.server.url("admin") + "/broadcasts"
+    client.server.http.put(url, json=versions, timeout=PATIENCE).raise_for_status()
+    client.say(messageType="broadcast_subscribe", broadcasts=dict.fromkeys(versions, "old"))
+    assert client.text("broadcast")["broadcasts"] == versions
+
+
+@pytest.mark.parametrize("prepare", [unfinished, talkative])
+def test_sessions_that_cannot_be_frozen_are_closed_alone(server, prepare):
+    """What the kernel keeps of their connections must not keep the ports from the next process."""
     with opened(server) as clients, opened(server) as others:
         for client in clients:
-            client.socket.sendall(framed(PING, b"whole") + framed(PING, b"half")[:3])
-            assert client.frame() == (PONG, b"whole")
+            prepare(client)
         server.stop()
         for client in clients:
             client.hear_close(GONE)
