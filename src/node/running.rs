@@ -10,7 +10,7 @@ use machine::BroadcastVersion;
 use machine::stats::Board;
 use shards::ledger;
 use shards::reactor::ControlMessage;
-use shards::thread::ShardsHandle;
+use shards::thread::{Shards, ShardsHandle};
 use store::embedded::Copied;
 
 use super::access;
@@ -235,16 +235,16 @@ impl RunningNode {
         let seconds = fullest.unwrap_or(0) * u64::from(shard_count) / u64::from(drain_rate);
         let within = DRAIN_TIME_MIN + Duration::from_secs(seconds);
         manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
+        let mut within = within;
         if hibernates {
-            shards.hibernate();
-            let until = Instant::now() + FREEZE_TIME_MAX;
-            while !shards.is_hibernated() && Instant::now() < until {
-                manager.still_stopping();
-                if let Ok(Signal::Stop) = control_plane.signals().recv_timeout(DRAIN_LOOK) {
-                    break;
-                }
+            freeze_all(&shards, &control_plane, &mut manager);
+            let left = |name| sum(stage.boards(), name);
+            let (frozen, sessions) = (left("frozen_recorded"), left("sessions"));
+            tracing::info!(frozen, sessions, "sessions frozen for the next process");
+            if frozen == sessions && left("ledger_records") == 0 {
+                // Nothing is left to close or to save: the machines need not go over every session.
+                within = Duration::ZERO;
             }
-            tracing::info!(frozen = sum(stage.boards(), "frozen"), "sessions frozen for the next process");
         } else {
             linger(&control_plane, &mut manager, drain.delay);
         }
@@ -266,7 +266,7 @@ impl RunningNode {
         }
         let reports = ending.join().unwrap_or_default();
         let drained = reports.len() as u32 == shard_count && reports.iter().all(|report| report.drained);
-        for report in reports.iter().filter(|report| !report.drained) {
+        for report in reports.iter().filter(|report| !report.drained && !within.is_zero()) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain incomplete");
         }
         if !hibernates {
@@ -306,6 +306,18 @@ fn linger(control_plane: &ControlPlane, manager: &mut ServiceManager, delay: Dur
             Ok(Signal::Over) | Err(RecvTimeoutError::Timeout) => {}
             // This node does not watch signals.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
+        }
+    }
+}
+
+/// Freezes every session that can be, for the next process. A signal to stop ends it.
+fn freeze_all(shards: &Shards<PushEdge>, control_plane: &ControlPlane, manager: &mut ServiceManager) {
+    shards.hibernate();
+    let until = Instant::now() + FREEZE_TIME_MAX;
+    while !shards.is_hibernated() && Instant::now() < until {
+        manager.still_stopping();
+        if let Ok(Signal::Stop) = control_plane.signals().recv_timeout(DRAIN_LOOK) {
+            return;
         }
     }
 }

@@ -372,6 +372,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let hibernator = self.hibernator.as_ref();
         self.stats.frozen = hibernator.map_or(0, |hibernator| hibernator.frozen().into());
         self.stats.takeovers_waiting = hibernator.map_or(0, |hibernator| hibernator.taken_over() as u64);
+        self.stats.frozen_recorded = hibernator.map_or(0, |hibernator| hibernator.recorded().into());
         self.stats.frozen_bytes = hibernator.map_or(0, |hibernator| hibernator.heap_bytes() as u64);
         if self.mailbox.shard() == ShardId(0)
             && let Some(hibernator) = hibernator

@@ -22,6 +22,7 @@ counters! {
         counter sockets_received: "Sockets that came from the rings of others.",
         counter sockets_kept: "Sockets that the ring of their owner did not take.",
         gauge frozen: "Of the connections, those that are frozen: their sockets have left the kernel.",
+        gauge frozen_recorded: "Of the frozen connections, those that go on in the next process.",
         gauge frozen_bytes: "Bytes of memory for the records of frozen connections.",
         counter freezes: "Connections frozen.",
         counter freezes_refused: "Connections that were set apart and not frozen, because something was under way.",

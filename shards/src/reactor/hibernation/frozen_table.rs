@@ -23,6 +23,8 @@ struct Chunk {
 pub(super) struct FrozenTable {
     chunks: Vec<Option<Chunk>>,
     occupied: u32,
+    /// Those of them that have a record in a file.
+    recorded: u32,
 }
 
 const _: () = assert!(size_of::<Option<Kept>>() == 64);
@@ -31,6 +33,11 @@ impl FrozenTable {
     /// Number of records.
     pub(super) fn len(&self) -> u32 {
         self.occupied
+    }
+
+    /// Number of connections that outlive the process.
+    pub(super) fn recorded(&self) -> u32 {
+        self.recorded
     }
 
     pub(super) fn insert(&mut self, slot: u32, kept: Kept) {
@@ -44,6 +51,7 @@ impl FrozenTable {
         assert!(before.is_none(), "a connection is frozen once");
         chunk.occupied += 1;
         self.occupied += 1;
+        self.recorded += u32::from(kept.place != Place::NONE);
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Kept> {
@@ -56,6 +64,7 @@ impl FrozenTable {
         let kept = chunk.records[slot as usize % CHUNK].take()?;
         chunk.occupied -= 1;
         self.occupied -= 1;
+        self.recorded -= u32::from(kept.place != Place::NONE);
         if chunk.occupied == 0 {
             *place = None;
         }

@@ -136,6 +136,11 @@ impl Hibernator {
         self.frozen.len()
     }
 
+    /// Number of frozen connections that outlive the process.
+    pub(super) fn recorded(&self) -> u32 {
+        self.frozen.recorded()
+    }
+
     /// Number of sessions that were taken over and that the machine does not have yet.
     pub(super) fn taken_over(&self) -> usize {
         self.takeover.len()
