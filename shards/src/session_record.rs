@@ -9,6 +9,12 @@
 use machine::ids::Uaid;
 use machine::{BroadcastVersion, Hello};
 
+/// Returns the number of bytes that [`encode`] appends.
+pub(crate) fn len(hello: &Hello, tls: &[u8]) -> usize {
+    let texts = hello.broadcasts.iter().flat_map(|broadcast| [&broadcast.id, &broadcast.version]);
+    16 + 1 + tls.len() + 1 + texts.map(|text| 2 + text.len()).sum::<usize>()
+}
+
 /// Appends a session. Returns `None` if a part of it is longer than its number can say.
 pub(crate) fn encode(hello: &Hello, tls: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.extend_from_slice(&hello.uaid?.0);
@@ -63,6 +69,7 @@ mod tests {
         for keys in [&[][..], &[5; 115][..]] {
             let mut bytes = Vec::new();
             encode(&written, keys, &mut bytes).unwrap();
+            assert_eq!(bytes.len(), len(&written, keys));
             assert_eq!(tls(&mut bytes).unwrap(), keys);
             let read = hello(&bytes).unwrap();
             assert_eq!((read.uaid, read.fresh), (Some(Uaid([9; 16])), Uaid([9; 16])));

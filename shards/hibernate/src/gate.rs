@@ -119,6 +119,8 @@ struct Shared {
     /// Wakes the reader.
     event: OwnedFd,
     is_over: AtomicBool,
+    /// The process ends, and another one will accept.
+    is_ending: AtomicBool,
 }
 
 /// The open gate. Dropping it ends its threads; the packet rules go, unless they persist.
@@ -139,8 +141,14 @@ impl Gate {
         let lanes = (0..shards).map(|_| Lane::default()).collect();
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (queue, number) = queue;
-        let shared =
-            Arc::new(Shared { queue, lanes, stats: GateStats::default(), event, is_over: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            queue,
+            lanes,
+            stats: GateStats::default(),
+            event,
+            is_over: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+        });
         let (orders, inbox) = channel();
         let (to_grace, batches) = channel();
         let hasher = RandomState::new();
@@ -248,11 +256,24 @@ impl ShardGate {
     /// Lets a segment in with the next [`ShardGate::send_verdicts`].
     pub fn accept(&mut self, segment: Segment) {
         self.shared.queue.accept(segment.id, &mut self.verdicts);
+        self.send_if_full();
     }
 
     /// Drops a segment with the next [`ShardGate::send_verdicts`]; the peer sends it again.
     pub fn drop(&mut self, segment: Segment) {
         self.shared.queue.drop(segment.id, &mut self.verdicts);
+        self.send_if_full();
+    }
+
+    fn send_if_full(&mut self) {
+        if self.verdicts.is_full() {
+            self.send_verdicts();
+        }
+    }
+
+    /// Keeps new connections waiting for the next process from now on: their SYNs are dropped, and sent again.
+    pub fn accept_no_more(&self) {
+        self.shared.is_ending.store(true, Ordering::Relaxed);
     }
 
     /// Sends the verdicts. When it returns, the sockets have the accepted segments.
@@ -263,7 +284,7 @@ impl ShardGate {
 
 impl Shared {
     fn send(&self, verdicts: &mut Verdicts) {
-        // It fails for want of memory only: the segments stay in the queue until the kernel drops them for others.
+        // It fails for want of memory only: the verdicts are sent with the next ones.
         let _ = self.queue.send(verdicts);
     }
 }
@@ -377,7 +398,12 @@ impl Reader {
                     None => {
                         count(&shared.stats.judged);
                         count(&shared.stats.unknown);
-                        shared.queue.accept(segment.id, verdicts);
+                        let begins = segment.syn && segment.acknowledged.is_none();
+                        if begins && shared.is_ending.load(Ordering::Relaxed) {
+                            shared.queue.drop(segment.id, verdicts);
+                        } else {
+                            shared.queue.accept(segment.id, verdicts);
+                        }
                         continue;
                     }
                     Some((shard, conn)) if shared.lanes[usize::from(shard)].push(News::Segment(conn, segment)) => {

@@ -118,14 +118,18 @@ impl Queue {
         }
     }
 
-    /// Sends verdicts. When it returns, the kernel has processed the accepted segments.
+    /// Sends verdicts. When it returns, the kernel has processed the accepted segments. On an error they are kept for the
+    /// next call: a segment without a verdict would stay in the queue for good.
+    ///
+    /// # Errors
+    /// ENOMEM, ENOBUFS: the kernel has no memory for them.
     pub fn send(&self, verdicts: &mut Verdicts) -> io::Result<()> {
         if verdicts.0.is_empty() {
             return Ok(());
         }
-        let sent = send(&self.socket, verdicts.0.bytes(), SendFlags::empty());
+        send(&self.socket, verdicts.0.bytes(), SendFlags::empty())?;
         verdicts.0.clear();
-        sent?;
+        verdicts.1 = 0;
         Ok(())
     }
 
@@ -143,6 +147,7 @@ impl Queue {
         verdicts.0.message(VERDICT, 0, 0, self.number, |m| {
             m.attribute(2, &[verdict.to_be_bytes(), id.to_be_bytes()].concat());
         });
+        verdicts.1 += 1;
     }
 
     /// Returns the descriptor that is readable while segments wait.
@@ -151,9 +156,20 @@ impl Queue {
     }
 }
 
-/// Verdicts that are sent together.
+/// Verdicts that are sent together, and their number.
 #[derive(Default)]
-pub struct Verdicts(Writer);
+pub struct Verdicts(Writer, usize);
+
+impl Verdicts {
+    /// Returns true if they should be sent: the kernel refuses a message that is longer than the buffer of its socket,
+    /// some 6,600 verdicts.
+    pub fn is_full(&self) -> bool {
+        self.1 >= VERDICTS_MAX
+    }
+}
+
+/// Verdicts of one message.
+const VERDICTS_MAX: usize = 1_024;
 
 /// Returns true if this process may configure queues. It sends a command that the kernel takes and ignores.
 fn may_administer() -> bool {

@@ -302,7 +302,10 @@ impl Frozen {
         if self.options & option::TIMESTAMPS != 0 {
             put(option::KIND_TIMESTAMPS, 0);
         }
-        set(socket, TCP, libc::TCP_REPAIR_OPTIONS, &options[..len])?;
+        // The kernel refuses an empty list.
+        if len > 0 {
+            set(socket, TCP, libc::TCP_REPAIR_OPTIONS, &options[..len])?;
+        }
         if self.options & option::TIMESTAMPS != 0 {
             set(socket, TCP, libc::TCP_TIMESTAMP, &[self.timestamp()])?;
         }
@@ -409,6 +412,10 @@ mod tests {
         let frozen = freeze(OwnedFd::from(stream), tuple).unwrap();
         let thawed = frozen.thaw(Buffers { send: 16 << 10, receive: 16 << 10 }).unwrap();
         assert!(reuses(&thawed), "behind a thaw");
+        // A peer without any option of TCP, as some middleboxes leave it.
+        let mut bare = freeze(thawed, tuple).unwrap();
+        bare.options = 0;
+        bare.thaw(Buffers { send: 16 << 10, receive: 16 << 10 }).unwrap();
     }
 
     #[test]

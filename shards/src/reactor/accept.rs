@@ -127,7 +127,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.stats.accepts += 1;
                 self.parking.requested(self.now.mono);
                 let slot = self.plane.slot(ring, direct);
-                if self.hibernator.is_some() {
+                if self.hibernator.is_some() && matches!(kind.port, Port::WebSocket | Port::Public) {
                     self.plane.mark_live(slot);
                 }
                 if matches!(kind.port, Port::Endpoint | Port::Node) {

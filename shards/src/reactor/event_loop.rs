@@ -100,7 +100,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.publish();
         }
         // Frames are left when sessions must be thawed for them in the next turns.
-        worked || self.plane.has_ready() || !self.dirty.is_empty()
+        worked || self.plane.has_ready() || !self.postponed.is_empty()
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -227,7 +227,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                     self.accepting.end();
                     self.inputs.push_back(Input::Drain { rate });
                 }
-                Some(ControlMessage::Broadcasts(values)) => self.inputs.push_back(Input::Broadcasts(values)),
+                Some(ControlMessage::Broadcasts(values)) => {
+                    self.inputs.push_back(Input::Broadcasts(values));
+                    if let Some(hibernator) = &mut self.hibernator {
+                        hibernator.know_broadcasts(self.now.mono);
+                    }
+                }
                 Some(ControlMessage::Edge(change)) => change(&mut self.edge),
                 Some(ControlMessage::Hibernate) => {
                     self.accepting.end();

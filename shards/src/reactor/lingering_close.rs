@@ -29,6 +29,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if !is_back {
             // Its peer is reset when it speaks.
             self.closes.count(reason);
+            if let Some(codec) = &entry.codec {
+                self.edge.ended(self.now, codec, reason);
+            }
             return self.close(conn);
         }
         if entry.state != State::Open {
@@ -152,7 +155,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.peers_gone += 1;
         self.forget(conn, CloseReason::PeerClosed);
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        if entry.state == State::Open
+        if matches!(entry.state, State::Open | State::Apart | State::Frozen)
             && let Some(codec) = &entry.codec
         {
             self.edge.ended(self.now, codec, CloseReason::PeerClosed);

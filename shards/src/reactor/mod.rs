@@ -229,7 +229,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     /// Connections with something to send.
     dirty: Vec<ConnId>,
     /// Those of them that must be thawed before, when a turn has done its thaws.
-    postponed: Vec<ConnId>,
+    postponed: VecDeque<ConnId>,
     /// Connections whose side buffers may hold a whole request.
     undecoded: VecDeque<ConnId>,
     /// Connections that wait for a receive span.
@@ -308,7 +308,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
             dirty: Vec::new(),
-            postponed: Vec::new(),
+            postponed: VecDeque::new(),
             undecoded: VecDeque::new(),
             starved: VecDeque::new(),
             senders_to_move: VecDeque::new(),
@@ -358,6 +358,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         trim(&mut self.lingering);
         trim(&mut self.inputs);
         trim(&mut self.undecoded);
+        trim(&mut self.postponed);
         self.handshakes.trim();
         self.lines.trim();
         self.callers.trim();

@@ -25,11 +25,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Stages one send for every connection that has something and may.
     pub(super) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
-        let mut postponed = std::mem::take(&mut self.postponed);
         for conn in dirty.drain(..) {
             let Some(entry) = self.conns.get(conn) else { continue };
             let is_away = matches!(entry.state, State::Apart | State::Frozen) && !entry.flags.has(Flags::POLL_OUT);
-            if is_away && !self.bring_back_for_frame(conn, &mut postponed) {
+            if is_away && !self.bring_back_for_frame(conn) {
                 continue;
             }
             let Some(entry) = self.conns.get_mut(conn) else { continue };
@@ -52,8 +51,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             self.plane.send(conn, output);
         }
-        std::mem::swap(&mut dirty, &mut postponed);
-        (self.dirty, self.postponed) = (dirty, postponed);
+        self.dirty = dirty;
     }
 
     /// Sends what is encoded now, and finds out which sockets are blocked.

@@ -159,7 +159,9 @@ impl ShardMachine {
     pub fn hello_of(&self, conn: ConnId) -> Option<Hello> {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return None };
         let (_, session) = self.sessions.at(index)?;
-        if session.link.mode() != Mode::WebPush || session.stored.is_entering() {
+        // The minimum urgency of a user who is not in storage is in this session only.
+        let is_unwritten = !session.stored.has_user() && session.link.named_minimum().is_some();
+        if session.link.mode() != Mode::WebPush || session.stored.is_entering() || is_unwritten {
             return None;
         }
         let broadcasts = self.broadcasts.told(session.broadcasts);

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use hibernate::{Place, Tuple, check, set_live};
+use hibernate::{Place, SESSION_BYTES_MAX, Tuple, check, set_live};
 
 use crate::ports::{Edge, Port};
 use crate::ring::{CompletionKey, Flags, State};
@@ -212,6 +212,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             true => self.tls.copy(conn.slot).ok_or(std::io::ErrorKind::InvalidInput)?,
             false => Vec::new(),
         };
+        if session_record::len(&hello, &keys) > SESSION_BYTES_MAX {
+            keys.fill(0);
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
         let session = &mut hibernator.session;
         session.clear();
         let written = match session_record::encode(&hello, &keys, session) {

@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashMap;
-use hibernate::{ConnName, News, Place, RecordFiles, Segment, ShardGate, Tuple};
+use hibernate::{ConnName, News, Place, RecordFiles, SESSION_BYTES_MAX, Segment, ShardGate, Tuple};
 
 use crate::ports::{Edge, Hibernation, Probes, Records};
 use crate::ring::{Flags, State};
@@ -61,8 +61,10 @@ enum Ending {
     Freezing,
 }
 
-/// Time from the start of a shard after which it has the broadcasts of the process.
-const BROADCASTS_KNOWN: TimeSpan = TimeSpan::from_ms(200);
+/// Longest time from the first turn of a shard until it has the broadcasts of the process, if there are any.
+const BROADCASTS_KNOWN: TimeSpan = TimeSpan::from_ms(500);
+/// News of the gate that one turn takes.
+const NEWS_PER_TURN: usize = 1_024;
 
 /// Pause between searches at the end of the process.
 const LAST_SEARCHES: TimeSpan = TimeSpan::from_ms(20);
@@ -75,8 +77,8 @@ pub(super) struct Hibernator {
     /// Slot at which the search goes on, and the time at which it begins again.
     cursor: u32,
     next_search: Instant,
-    /// Time from which sessions that were taken over say their hellos: broadcasts are known by then.
-    begins: Instant,
+    /// Time from which sessions that were taken over say their hellos; `None` before the first turn.
+    begins: Option<Instant>,
     /// Largest number of frozen connections behind a search at the end of the process.
     most_frozen: u32,
     /// Searches in a row that have found connections and frozen none.
@@ -115,7 +117,7 @@ impl Hibernator {
             phase: Phase::Searching(Vec::new()),
             cursor: 0,
             next_search: now,
-            begins: now.after(BROADCASTS_KNOWN),
+            begins: None,
             most_frozen: 0,
             searches_in_vain: 0,
             apart: HashMap::new(),
@@ -123,7 +125,8 @@ impl Hibernator {
             records: None,
             takeover: takeover::Takeover::default(),
             ending: Ending::No,
-            session: Vec::new(),
+            // A buffer that grows would leave copies of secrets in freed memory.
+            session: Vec::with_capacity(SESSION_BYTES_MAX),
             retries: VecDeque::new(),
             thaws_left: 0,
             #[cfg(test)]
@@ -177,10 +180,16 @@ impl Hibernator {
         self.gate.attach(held, wake);
     }
 
+    /// The shard has the broadcasts of the process: hellos of sessions that were taken over know what has changed.
+    pub(super) fn know_broadcasts(&mut self, now: Instant) {
+        self.begins = Some(now);
+    }
+
     /// Freezes everything that can be, from now on. Returns false if the sessions do not outlive the process.
     pub(super) fn end(&mut self, now: Instant) -> bool {
         let outlives = self.records.is_some();
         if outlives && self.ending == Ending::No {
+            self.gate.accept_no_more();
             (self.ending, self.after, self.next_search, self.cursor) = (Ending::Freezing, TimeSpan(0), now, 0);
         }
         outlives
@@ -192,7 +201,7 @@ impl Hibernator {
         let searches = matches!(self.phase, Phase::Searching(_))
             && if is_over { self.ending != Ending::No } else { open > self.frozen.len() };
         let search = searches.then_some(self.next_search);
-        let search = search.into_iter().chain(self.takeover.is_due().then_some(self.begins)).min();
+        let search = search.into_iter().chain(self.begins.filter(|_| self.takeover.is_due())).min();
         search.into_iter().chain(self.retries.front().map(|(at, _)| *at)).min()
     }
 
@@ -242,6 +251,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn hibernate(&mut self) -> bool {
         let Some(hibernator) = &mut self.hibernator else { return false };
         hibernator.thaws_left = THAWS_PER_TURN;
+        hibernator.begins.get_or_insert(self.now.mono.after(BROADCASTS_KNOWN));
+        for _ in 0..self.postponed.len().min(THAWS_PER_TURN) {
+            self.dirty.extend(self.postponed.pop_front());
+        }
         let mut worked = self.read_gate();
         worked |= self.retry_thaws();
         worked |= self.check_batch();
@@ -251,7 +264,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn read_gate(&mut self) -> bool {
         let mut worked = false;
-        while let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.thaws_left > 0) {
+        for _ in 0..NEWS_PER_TURN {
+            let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.thaws_left > 0) else {
+                break;
+            };
             let Some(news) = hibernator.gate.next() else { break };
             worked = true;
             match news {
@@ -273,6 +289,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Thaws the connection of a segment. Returns false if the segment must be dropped.
     fn judge_segment(&mut self, conn: ConnId, segment: Segment) -> bool {
+        if self.conns.get(conn).is_some_and(|entry| entry.state == State::Apart) {
+            // It is not silent any more.
+            self.bring_back(conn);
+            return true;
+        }
         let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
         let Some(hibernator) = &self.hibernator else { return true };
         if hibernator.ending != Ending::No && self.conns.get(conn).is_none() {

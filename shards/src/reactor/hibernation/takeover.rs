@@ -51,16 +51,16 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let mut held = Vec::with_capacity(records.len());
         let (mut ring, mut direct) = (0, 0);
         for mut record in records {
-            let (frozen, mut session) = (record.frozen, std::mem::take(&mut record.session));
             while ring < self.plane.rings() && direct >= self.accept_limit() {
                 (ring, direct) = (ring + 1, 0);
             }
-            let is_readable = session_record::hello(&session).is_some();
+            let is_readable = session_record::hello(&record.session).is_some();
             let fits = ring < self.plane.rings() && self.has_place(Port::WebSocket);
             if !is_readable || !fits || self.plane.occupy(ring, direct).is_err() {
                 self.stats.takeovers_dropped += 1;
                 continue;
             }
+            let (frozen, mut session) = (record.frozen, std::mem::take(&mut record.session));
             // Without its record in a file it is kept in memory only.
             let place = files.as_mut().and_then(|files| files.write(&frozen, &session).ok()).unwrap_or(Place::NONE);
             let (codec, since) = (self.edge.resumed(self.now), self.now_ms());
@@ -76,6 +76,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 entry.flags.set(Flags::TLS);
                 // It overwrites the secrets.
                 if self.tls.import(conn.slot, Port::WebSocket, state) != Some(state.len()) {
+                    state.fill(0);
                     self.stats.takeovers_dropped += 1;
                     if let Some(files) = files {
                         // A record that stays is dropped by the next process, too.
@@ -99,7 +100,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn resume_sessions(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..RESUMES_PER_TURN {
-            let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.begins <= self.now.mono)
+            let Some(hibernator) =
+                self.hibernator.as_mut().filter(|hibernator| hibernator.begins.is_some_and(|at| at <= self.now.mono))
             else {
                 break;
             };

@@ -65,6 +65,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
                 Err((socket, _)) => {
                     drop(socket);
+                    hibernator.gate.live(tuple, name(conn));
+                    // A record that stays leads the next process to a connection that has ended.
+                    hibernator.erase(place);
                     self.lost(conn);
                     false
                 }
@@ -99,10 +102,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// A frame is due on a connection that is set apart or frozen. Returns false if it must wait: it is in `postponed`
     /// then, because this turn has done its thaws, or its thaw has failed and is tried again later.
-    pub(in crate::reactor) fn bring_back_for_frame(&mut self, conn: ConnId, postponed: &mut Vec<ConnId>) -> bool {
+    pub(in crate::reactor) fn bring_back_for_frame(&mut self, conn: ConnId) -> bool {
         let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
         if is_frozen && self.hibernator.as_ref().is_some_and(|hibernator| hibernator.thaws_left == 0) {
-            postponed.push(conn);
+            self.postponed.push_back(conn);
             return false;
         }
         let is_back = self.bring_back(conn);
@@ -138,9 +141,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             worked = true;
             let Some(entry) = self.conns.get_mut(conn) else { continue };
             entry.flags.clear(Flags::POLL_OUT);
-            if entry.state == State::Frozen || entry.state == State::Open {
-                self.mark_dirty(conn);
-            }
+            self.mark_dirty(conn);
         }
         worked
     }
