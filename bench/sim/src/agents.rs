@@ -8,6 +8,7 @@ use machine::{
 };
 
 use crate::parts::Habit;
+use crate::shared::Verdict;
 use crate::socket::{Frame, Place, Socket, SocketId};
 use crate::world::World;
 
@@ -55,6 +56,9 @@ impl World {
     }
 
     fn socket_acts(&mut self, index: usize, id: SocketId) {
+        if self.is_reset(index, id) {
+            return;
+        }
         let faults = &self.plan.faults;
         let (disconnect, half_open, stop) = (faults.disconnect, faults.half_open, faults.stop_reading);
         let hardly_reads = self.agents[index].habit == Habit::HardlyReads;
@@ -97,7 +101,7 @@ impl World {
         self.agents[index].sockets.retain(|of| *of != id);
     }
 
-    fn say_hello(&mut self, index: usize, id: SocketId) {
+    pub(crate) fn say_hello(&mut self, index: usize, id: SocketId) {
         let own = self.agents[index].uaid;
         let issued = &self.oracle.users;
         let rng = &mut self.rng.clients;
@@ -272,8 +276,9 @@ impl World {
     }
 
     /// Reads one frame.
-    pub(crate) fn receive(&mut self, id: SocketId) {
-        let Some(frame) = self.sockets[id].outbox.pop_front() else { return };
+    pub(crate) fn receive(&mut self, id: SocketId) -> Verdict {
+        let Some(frame) = self.sockets[id].outbox.pop_front() else { return Ok(()) };
+        self.unnoticed(id, &frame)?;
         match (frame, self.sockets[id].relay) {
             (Frame::Of(member, frame), Some(_)) => {
                 self.read(member, *frame);
@@ -289,6 +294,7 @@ impl World {
             (_, Some(_)) => {}
             (frame, None) => self.read(id, frame),
         }
+        Ok(())
     }
 
     fn read(&mut self, id: SocketId, frame: Frame) {

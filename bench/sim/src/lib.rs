@@ -16,6 +16,7 @@ mod crowd;
 mod effects;
 mod faults;
 mod held;
+mod hibernation;
 mod ledgers;
 mod coverage;
 mod memory;

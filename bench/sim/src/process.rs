@@ -27,6 +27,7 @@ impl World {
         self.lanes = (0..shard_count).map(|_| <[VecDeque<Mail>; 3]>::default()).collect();
         self.stopping = None;
         self.log(None, format_args!("boot with {shard_count} shards"));
+        self.some_leave();
         if !self.broadcasts.is_empty() {
             self.tell_broadcasts()?;
         }
@@ -72,7 +73,8 @@ impl World {
     /// leaves the logs: the next start saves all of it once more.
     fn replay(&mut self, recovered: &[Message]) {
         let mut of_user: BTreeMap<Uaid, Vec<Arc<Message>>> = BTreeMap::new();
-        for message in recovered {
+        let replayed: Vec<&Message> = recovered.iter().filter(|message| !self.replay_forgotten(message)).collect();
+        for message in replayed {
             self.marks.hit("start: ledger record replayed");
             of_user.entry(message.uaid).or_default().push(Arc::new(message.clone()));
         }
@@ -114,7 +116,7 @@ impl World {
         }
         self.all_held(&ledgered, "at a kill")?;
         self.oracle.killed(self.store.seen(), &recovered.messages, self.steps);
-        self.end_process();
+        self.end_process(self.hibernation.plan.outlives && !self.oracle.power_cut);
         self.oracle.floor = self.oracle.floor.max(recovered.floor);
         if self.oracle.power_cut {
             self.host_boots();
@@ -147,11 +149,15 @@ impl World {
         shards
     }
 
-    /// Everything that a process takes with it.
-    fn end_process(&mut self) {
+    /// Everything that a process takes with it. `recorded`: its frozen sessions are left to the next one.
+    fn end_process(&mut self, recorded: bool) {
+        self.end_hibernation(recorded);
         self.lanes.clear();
         self.moves.clear();
         for id in 0..self.sockets.len() {
+            if self.sockets[id].is_stale || self.is_left(id) {
+                continue;
+            }
             if self.sockets[id].place != Place::Ended {
                 self.sockets[id].place = Place::Ended;
                 self.sockets[id].peer_open = false;
@@ -174,6 +180,9 @@ impl World {
         self.marks.hit("stop: asked");
         let rate = self.rng.faults.pick(&[20, 100, 1000]) as u32;
         self.stopping = Some(self.now + 60_000_000_000);
+        if self.leaves_sessions() {
+            self.freeze_silent(900);
+        }
         for shard in 0..self.shards.len() {
             if self.stopping.is_some() {
                 self.step(shard, Input::Drain { rate })?;
@@ -209,6 +218,7 @@ impl World {
         let Some(deadline) = self.stopping else { return Ok(()) };
         if self.shards.iter().all(|shard| shard.drained) {
             self.marks.hit("stop: drained");
+            let leaves = self.leaves_sessions();
             self.log(None, format_args!("exit 0"));
             if self.store.idle() {
                 self.store.close();
@@ -217,7 +227,7 @@ impl World {
                 // POSTs that came in behind Drained: the process does not wait for them.
                 return self.kill();
             }
-            self.end_process();
+            self.end_process(leaves);
             let shards = self.next_shard_count();
             return self.boot(shards);
         }

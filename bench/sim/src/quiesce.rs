@@ -27,6 +27,12 @@ impl World {
         self.settle(150)?;
         self.conserved("everybody got one more")?;
         self.at_rest()?;
+        if self.hibernation.plan.outlives {
+            self.restart_frozen()?;
+            self.settle(150)?;
+            self.conserved("frozen sessions went on")?;
+            self.at_rest()?;
+        }
         self.everybody_leaves();
         self.settle(200)?;
         self.conserved("everybody came back")?;
@@ -82,7 +88,7 @@ impl World {
         let until = self.now + seconds * 1_000_000_000;
         for _ in 0..TURNS_MAX {
             self.everybody_connects();
-            if self.now >= until && self.store.idle() && self.enabled().is_empty() {
+            if self.now >= until && self.store.idle() && self.hibernation_idle() && self.enabled().is_empty() {
                 return Ok(());
             }
             self.turn()?;
@@ -99,7 +105,7 @@ impl World {
     }
 
     /// One message to every channel that is certainly registered: all are accepted.
-    fn post_everywhere(&mut self) -> Verdict {
+    pub(crate) fn post_everywhere(&mut self) -> Verdict {
         let channels: Vec<_> =
             self.oracle.channels.iter().filter(|(_, c)| c.registered == Some(true)).map(|(k, _)| *k).collect();
         for (uaid, chid) in channels {
@@ -147,6 +153,9 @@ impl World {
         for (id, socket) in self.sockets.iter().enumerate() {
             if matches!(socket.place, Place::At { .. }) && !socket.ready {
                 return Err(format!("socket {id} waits for an answer at rest"));
+            }
+            if socket.place == Place::Left {
+                return Err(format!("socket {id} waits for its hello at rest"));
             }
             if socket.place == Place::Moving {
                 return Err(format!("socket {id} is between two shards at rest"));

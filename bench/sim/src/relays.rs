@@ -67,7 +67,9 @@ impl World {
         let Some(id) = self.relays[relay].socket else { return };
         let faults = &self.plan.faults;
         let (disconnect, stop) = (faults.disconnect, faults.stop_reading * 3);
-        if self.sockets[id].peer.paused {
+        if self.sockets[id].is_stale {
+            self.hang_up_relay(id, relay);
+        } else if self.sockets[id].peer.paused {
             self.sockets[id].peer.paused = !self.rng.clients.permille(300);
         } else if self.rng.clients.permille(stop) {
             self.marks.hit("relay: stops reading");

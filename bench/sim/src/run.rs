@@ -12,6 +12,7 @@ use crate::bodies::Bodies;
 use crate::bridges::{Bridges, BrokenRule};
 use crate::cluster::{Breakage, Cluster};
 use crate::coverage::CoverageMarks;
+use crate::hibernation::{Hibernation, HibernationPlan};
 use crate::oracle::Oracle;
 use crate::parts::{Agent, AppServer, RelayClient};
 use crate::plan::Plan;
@@ -191,6 +192,7 @@ impl World {
         let stream = |salt| Rng::new(seed, salt);
         let plan = Plan::draw(&mut stream(1));
         let mut people = stream(7);
+        let hibernation = HibernationPlan::draw(&plan, &mut stream(8));
         World {
             rng: Streams::new(seed, [2, 3, 4, 5, 6]),
             now: plan.start,
@@ -208,6 +210,7 @@ impl World {
             relays: (0..plan.relays).map(|_| RelayClient::default()).collect(),
             broadcasts: Vec::new(),
             bodies: Bodies::default(),
+            hibernation: Hibernation::new(hibernation, stream(9)),
             oracle: Oracle::new(plan.attempts_max),
             marks: CoverageMarks::default(),
             recorder: Recorder::new(options.lines),
@@ -221,6 +224,7 @@ impl World {
     fn run(&mut self) -> Verdict {
         let plan = self.plan.clone();
         self.log(None, format_args!("{plan:?}"));
+        self.log_hibernation();
         self.boot(plan.shards)?;
         if let Some(crowd) = plan.crowd {
             return self.crowd(crowd);

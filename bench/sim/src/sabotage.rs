@@ -28,6 +28,18 @@ pub(crate) enum Sabotage {
     TriedTooMuch,
     /// Storage says Done to a minimum urgency and does not keep it.
     MinimumIgnored,
+    /// A stop carries out the close of frozen sessions that were left to the next process.
+    FrozenClosed,
+    /// The next process loses some records of frozen sessions.
+    FrozenForgotten,
+    /// The next process does not replay the ledger records of users with a frozen session.
+    FrozenNotReplayed,
+    /// The hello of a frozen session is said although its user has come back.
+    HelloToReturned,
+    /// The answer to the hello that the driver has said reaches the user agent.
+    AnswerSent,
+    /// The answer is swallowed with the broadcasts that have changed.
+    ChangesSwallowed,
 }
 
 #[cfg(test)]

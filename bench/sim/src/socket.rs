@@ -6,6 +6,8 @@ use machine::ids::{Chid, ConnId, EmissionId, Stamp, Uaid};
 use machine::message::{Message, Urgency};
 use machine::{AckUpdate, BroadcastDelta, CloseReason, Command};
 
+use crate::hibernation::Frozen;
+
 /// Index into the world's sockets; never reused.
 pub(crate) type SocketId = usize;
 
@@ -20,6 +22,8 @@ pub(crate) enum Place {
     Member { relay: usize },
     /// Between two rings.
     Moving,
+    /// Frozen, and left to the next process, which has not said its hello yet.
+    Left,
     /// Closed at the server's end.
     Ended,
 }
@@ -41,6 +45,10 @@ pub(crate) struct Socket {
     /// Sent by the server and not read.
     pub(crate) outbox: VecDeque<Frame>,
     pub(crate) blocked: Option<Blocked>,
+    /// It hibernates.
+    pub(crate) frozen: Option<Box<Frozen>>,
+    /// The server has given it up, and its peer does not know.
+    pub(crate) is_stale: bool,
     /// The peer has not closed.
     pub(crate) peer_open: bool,
     pub(crate) peer: Peer,
@@ -151,6 +159,8 @@ impl Socket {
             carried: VecDeque::new(),
             outbox: VecDeque::new(),
             blocked: None,
+            frozen: None,
+            is_stale: false,
             peer_open: true,
             peer: Peer::default(),
             session: Session::default(),
@@ -168,10 +178,10 @@ impl Socket {
 
     pub(crate) fn can_decode(&self) -> bool {
         let tail = self.blocked.as_ref().is_some_and(|blocked| !blocked.tail.is_empty());
-        self.ready && !tail && !(self.inbox.is_empty() && self.carried.is_empty())
+        self.ready && !tail && self.frozen.is_none() && !(self.inbox.is_empty() && self.carried.is_empty())
     }
 
     pub(crate) fn takes_bytes(&self) -> bool {
-        self.outbox.is_empty()
+        self.outbox.is_empty() && self.frozen.is_none()
     }
 }

@@ -1,6 +1,6 @@
 //! Sockets as a loop sees them: accept, decode one command at a time, block, move, close.
 
-use machine::ids::{ConnId, EmissionId, ShardId};
+use machine::ids::{ConnId, EmissionId, ShardId, Stamp};
 use machine::message::Message;
 use machine::{AgentEvent, Arrival, Carried, CloseReason, Command, Event, Hello, Input, Mail, SessionEvent};
 use shards::mailbox::Lane;
@@ -73,6 +73,7 @@ impl World {
         let reason = self.rng.network.pick(&reasons);
         self.unname(shard, conn);
         self.sockets[id].place = Place::Ended;
+        self.hibernation.greeting.remove(&id);
         self.oracle.session_ended(id);
         self.relay_ended(id);
         self.step(shard, Input::Gone { conn, reason })
@@ -88,7 +89,7 @@ impl World {
     }
 
     /// Names what was refused, oldest first.
-    fn give_back_unsent(&mut self, id: SocketId) -> Verdict {
+    pub(crate) fn give_back_unsent(&mut self, id: SocketId) -> Verdict {
         loop {
             let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
             let Some(blocked) = &mut self.sockets[id].blocked else { return Ok(()) };
@@ -109,17 +110,25 @@ impl World {
 
     /// Writes a frame, or finds that the socket takes none.
     pub(crate) fn write(&mut self, id: SocketId, frame: Frame, emission: Option<EmissionId>) -> Verdict {
+        let (reader, stamp) = reader_of(id, &frame);
+        let socket = &self.sockets[id];
+        let is_taken = if socket.frozen.is_some() && (socket.blocked.is_none() || emission.is_none()) {
+            self.wait_for_thaw(id, frame, emission);
+            true
+        } else {
+            self.put(id, frame, emission)?
+        };
+        match stamp {
+            Some(stamp) if is_taken => self.sent(reader, stamp),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a frame into a socket. Returns false if it is refused.
+    pub(crate) fn put(&mut self, id: SocketId, frame: Frame, emission: Option<EmissionId>) -> Result<bool, String> {
         let full = self.plan.socket_frames;
         let whole = self.rng.network.permille(500);
-        let (reader, stamp) = match &frame {
-            Frame::Notification(message) => (id, Some(message.stamp)),
-            Frame::Of(member, frame) => match &**frame {
-                Frame::Notification(message) => (*member, Some(message.stamp)),
-                _ => (*member, None),
-            },
-            _ => (id, None),
-        };
-        let mut refused = None;
+        let (reader, stamp) = reader_of(id, &frame);
         let socket = &mut self.sockets[id];
         match &mut socket.blocked {
             None if socket.outbox.len() < full => socket.outbox.push_back(frame),
@@ -127,18 +136,15 @@ impl World {
                 // The first frame refused may have gone out in part; then the rest of it is owed.
                 let mut blocked = Blocked::default();
                 match emission {
-                    Some(emission) if whole => {
-                        blocked.unsent.push_back(emission);
-                        refused = stamp;
-                    }
+                    Some(emission) if whole => blocked.unsent.push_back(emission),
                     _ => blocked.tail.push_back(frame),
                 }
                 let none_sent = blocked.tail.is_empty();
                 socket.blocked = Some(blocked);
                 if none_sent {
-                    self.sockets[reader].session.refused(refused);
-                    self.delivery_forgotten(refused);
-                    return Ok(());
+                    self.sockets[reader].session.refused(stamp);
+                    self.delivery_forgotten(stamp);
+                    return Ok(false);
                 }
             }
             Some(blocked) => match emission {
@@ -147,26 +153,29 @@ impl World {
                     blocked.unsent.push_back(emission);
                     self.sockets[reader].session.refused(stamp);
                     self.delivery_forgotten(stamp);
-                    return Ok(());
+                    return Ok(false);
                 }
                 None => blocked.tail.push_back(frame),
             },
         }
-        match stamp {
-            Some(stamp) => self.sent(reader, stamp),
-            None => Ok(()),
-        }
+        Ok(true)
     }
 
     /// `Effect::Close`: last words, and the place is free.
     pub(crate) fn close(&mut self, shard: usize, conn: ConnId, reason: CloseReason) -> Verdict {
         let Some(id) = self.socket_of(shard, conn)? else { return Ok(()) };
         self.in_time(id, reason)?;
+        self.close_of_frozen(id, reason)?;
         self.marks.hit(&format!("close: {reason:?}"));
         if self.calm && !matches!(reason, CloseReason::Superseded | CloseReason::Draining) {
             self.marks.hit(&format!("close while calm: {reason:?}"));
         }
         self.unname(shard, conn);
+        if self.closes_in_silence(id, reason) {
+            self.oracle.session_ended(id);
+            self.relay_ended(id);
+            return Ok(());
+        }
         let socket = &mut self.sockets[id];
         socket.place = Place::Ended;
         let rest = socket.blocked.take().map(|blocked| blocked.tail).unwrap_or_default();
@@ -193,6 +202,9 @@ impl World {
             return Err("a move of an HTTP connection".to_owned());
         };
         let target = usize::from(to.0);
+        if self.sockets[id].frozen.is_some() {
+            return Err(format!("socket {id} moves and is frozen"));
+        }
         if target == from || target >= self.shards.len() {
             return Err(format!("a move from shard {from} to shard {target}"));
         }
@@ -260,10 +272,19 @@ impl World {
         let (frame, emission) = match event {
             Event::Relay(event) => return self.relay_said(id, event),
             other if self.sockets[id].relay.is_some() => return Err(format!("a relay is told {other:?}")),
-            Event::Agent(AgentEvent::Session(event)) => self.frame_of(id, event)?,
+            Event::Agent(AgentEvent::Session(event)) => match self.frame_of(id, event)? {
+                (Frame::Hello(uaid, delta), _) => match self.answer_read(id, uaid, delta) {
+                    Some(frame) => (frame, None),
+                    None => return Ok(()),
+                },
+                other => other,
+            },
             Event::Agent(AgentEvent::Pong) => (Frame::Pong, None),
             Event::Agent(AgentEvent::Ping) => {
                 self.server_pings(id)?;
+                if self.probes(id) {
+                    return Ok(());
+                }
                 (Frame::Ping, None)
             }
             Event::Sender(_) | Event::Registration(_) | Event::Node(_) => {
@@ -303,6 +324,18 @@ impl World {
             }
             SessionEvent::Broadcast(delta) => (Frame::Broadcast(delta), None),
         })
+    }
+}
+
+/// The user agent that reads a frame, and the message in it.
+fn reader_of(id: SocketId, frame: &Frame) -> (SocketId, Option<Stamp>) {
+    match frame {
+        Frame::Notification(message) => (id, Some(message.stamp)),
+        Frame::Of(member, frame) => match &**frame {
+            Frame::Notification(message) => (*member, Some(message.stamp)),
+            _ => (*member, None),
+        },
+        _ => (id, None),
     }
 }
 

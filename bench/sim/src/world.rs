@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use crate::bodies::Bodies;
 use crate::coverage::CoverageMarks;
+use crate::hibernation::{Frozen, Hibernation};
 use crate::oracle::Oracle;
 use crate::parts::{Agent, AppServer, RelayClient};
 use crate::plan::Plan;
@@ -43,6 +44,7 @@ pub(crate) struct World {
     pub(crate) relays: Vec<RelayClient>,
     pub(crate) broadcasts: Vec<BroadcastVersion>,
     pub(crate) bodies: Bodies,
+    pub(crate) hibernation: Hibernation,
     pub(crate) oracle: Oracle,
     pub(crate) marks: CoverageMarks,
     pub(crate) recorder: Recorder,
@@ -92,6 +94,10 @@ pub(crate) enum WorldEvent {
     Decode(SocketId),
     Gone(SocketId),
     Receive(SocketId),
+    Thaw(SocketId),
+    Segment(SocketId),
+    ProbeAnswered(SocketId),
+    Resume,
     Mail(usize, Lane),
     Descriptor(usize),
     StoreWork(Uaid),
@@ -125,6 +131,9 @@ impl World {
                 found.push(WorldEvent::Descriptor(index));
             }
         }
+        if self.can_resume() {
+            found.push(WorldEvent::Resume);
+        }
         if self.now >= self.store.stalled_until {
             found.extend(self.store.submitted(self.now).map(WorldEvent::StoreWork));
         }
@@ -145,10 +154,13 @@ impl World {
         if socket.can_receive() {
             found.push(WorldEvent::Receive(id));
         }
+        if let Some(frozen) = &socket.frozen {
+            self.enabled_of_frozen(id, frozen, found);
+        }
         match socket.place {
             Place::Waiting { shard } if self.awake(shard) => found.push(WorldEvent::Accept(id)),
             Place::At { shard, .. } if self.awake(shard) && socket.is_websocket() => {
-                if !socket.peer_open {
+                if !socket.peer_open && socket.frozen.is_none() {
                     found.push(WorldEvent::Gone(id));
                 }
                 if socket.can_decode() {
@@ -161,6 +173,25 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn enabled_of_frozen(&self, id: SocketId, frozen: &Frozen, found: &mut Vec<WorldEvent>) {
+        let socket = &self.sockets[id];
+        let is_here = match socket.place {
+            Place::At { shard, .. } => self.awake(shard),
+            // Before the end of a process its segments are dropped.
+            Place::Left => self.hibernation.waiting.iter().any(|(waits, _)| *waits == id),
+            _ => false,
+        };
+        if is_here && frozen.has_segment(socket) && self.now >= frozen.segment_at {
+            found.push(WorldEvent::Segment(id));
+        }
+        if is_here && frozen.owes_frame(socket) && self.now >= frozen.thaw_at {
+            found.push(WorldEvent::Thaw(id));
+        }
+        if is_here && frozen.probe_at.is_some_and(|at| self.now >= at) {
+            found.push(WorldEvent::ProbeAnswered(id));
         }
     }
 
@@ -180,6 +211,8 @@ impl World {
     /// One turn: something happens, a peer acts, or time passes.
     pub(crate) fn turn(&mut self) -> Verdict {
         self.now += 1_000 + self.rng.schedule.below(1_000_000);
+        self.sessions_went_on()?;
+        self.search();
         if self.plan.busy && !self.calm {
             self.posters_hurry()?;
         }
@@ -222,10 +255,11 @@ impl World {
             WorldEvent::Writable(id) => self.writable(id),
             WorldEvent::Decode(id) => self.decode(id),
             WorldEvent::Gone(id) => self.notice_gone(id),
-            WorldEvent::Receive(id) => {
-                self.receive(id);
-                Ok(())
-            }
+            WorldEvent::Receive(id) => self.receive(id),
+            WorldEvent::Thaw(id) => self.thaw_for_frame(id),
+            WorldEvent::Segment(id) => self.segment(id),
+            WorldEvent::ProbeAnswered(id) => self.probe_answered(id),
+            WorldEvent::Resume => self.resume(),
             WorldEvent::Mail(to, lane) => match self.lanes[to][lane as usize].pop_front() {
                 Some(mail) => {
                     self.before_mail(&mail);
@@ -267,7 +301,9 @@ impl World {
         let wakes = self.shards.iter().map(|s| s.stalled_until);
         let store = std::iter::once(self.store.stalled_until).chain(self.store.due());
         let agents = self.agents.iter().filter(|_| self.calm).map(|agent| agent.retry_at);
-        let next = deadlines.chain(wakes).chain(store).chain(agents).filter(|at| *at > self.now).min();
+        let hibernation = self.hibernation_due();
+        let next =
+            deadlines.chain(wakes).chain(store).chain(agents).chain(hibernation).filter(|at| *at > self.now).min();
         let draw = self.rng.schedule.below(100);
         let while_ns = match draw {
             0..50 => self.rng.schedule.below(200_000_000),
