@@ -49,7 +49,7 @@ mod tests {
 
     /// The first failure that this breakage causes; every one must cause some.
     fn found(sabotage: Sabotage) -> String {
-        let failure = (0..400).find_map(|seed| run_world(seed, &Options::default(), Some(sabotage)).err());
+        let failure = (0..1_000).find_map(|seed| run_world(seed, &Options::default(), Some(sabotage)).err());
         failure.map_or_else(|| panic!("nobody noticed {sabotage:?}"), |failure| failure.what)
     }
 
@@ -119,6 +119,42 @@ mod tests {
     fn a_minimum_that_is_not_kept_sends_what_is_held() {
         let what = found(Sabotage::MinimumIgnored);
         assert!(what.contains("is below the minimum"), "{what}");
+    }
+
+    #[test]
+    fn a_close_of_a_frozen_session_is_a_lost_session() {
+        let what = found(Sabotage::FrozenClosed);
+        assert!(what.contains("reads a close") || what.contains("lost by a restart"), "{what}");
+    }
+
+    #[test]
+    fn a_forgotten_record_is_a_lost_session() {
+        let what = found(Sabotage::FrozenForgotten);
+        assert!(what.contains("lost by a restart"), "{what}");
+    }
+
+    #[test]
+    fn a_ledger_that_is_not_replayed_for_frozen_sessions_is_a_lost_message() {
+        let what = found(Sabotage::FrozenNotReplayed);
+        assert!(what.contains("is lost"), "{what}");
+    }
+
+    #[test]
+    fn a_hello_for_a_user_that_has_come_back_ends_its_session() {
+        let what = found(Sabotage::HelloToReturned);
+        assert!(what.contains("by the hello of an earlier connection"), "{what}");
+    }
+
+    #[test]
+    fn an_answer_to_the_hello_of_the_driver_is_noticed() {
+        let what = found(Sabotage::AnswerSent);
+        assert!(what.contains("a hello that it has not said"), "{what}");
+    }
+
+    #[test]
+    fn a_broadcast_that_is_swallowed_with_the_answer_is_missed() {
+        let what = found(Sabotage::ChangesSwallowed);
+        assert!(what.contains("which is old"), "{what}");
     }
 
     #[test]
