@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use machine::ids::{Chid, ConnId, EmissionId, Stamp, Uaid};
 use machine::message::{Message, Urgency};
-use machine::{AckUpdate, BroadcastDelta, CloseReason, Command};
-
-use crate::hibernation::Frozen;
+use machine::{AckUpdate, BroadcastDelta, BroadcastVersion, CloseReason, Command, ShardMachine};
 
 /// Index into the world's sockets; never reused.
 pub(crate) type SocketId = usize;
@@ -183,5 +181,57 @@ impl Socket {
 
     pub(crate) fn takes_bytes(&self) -> bool {
         self.outbox.is_empty() && self.frozen.is_none()
+    }
+}
+
+/// The part of a session that outlives its process.
+#[derive(Clone)]
+pub(crate) struct SessionRecord {
+    pub(crate) uaid: Uaid,
+    pub(crate) broadcasts: Vec<BroadcastVersion>,
+}
+
+impl SessionRecord {
+    /// The record of a session on this connection, if a hello makes it again.
+    pub(crate) fn of(machine: &ShardMachine, conn: machine::ids::ConnId) -> Option<SessionRecord> {
+        let hello = machine.hello_of(conn)?;
+        Some(SessionRecord { uaid: hello.fresh, broadcasts: hello.broadcasts })
+    }
+}
+
+/// A connection without a socket.
+#[derive(Default)]
+pub(crate) struct Frozen {
+    /// Its record in a file; without one it ends with the process.
+    pub(crate) record: Option<SessionRecord>,
+    /// Frames that wait for the thaw.
+    pub(crate) frames: VecDeque<(Frame, Option<EmissionId>)>,
+    /// Earliest thaw for a frame, and arrival of a segment (monotonic nanoseconds).
+    pub(crate) thaw_at: u64,
+    pub(crate) segment_at: u64,
+    /// The kernel makes no socket before this.
+    pub(crate) fails_until: u64,
+    /// Time of the first thaw for a frame that failed.
+    pub(crate) failed_at: Option<u64>,
+    /// Time at which the kernel of the peer answers a probe.
+    pub(crate) probe_at: Option<u64>,
+    /// The peer has gone and its last segment was lost: only a frame shows that.
+    pub(crate) deaf: bool,
+}
+
+impl Frozen {
+    /// Returns true if something arrives for it or leaves it.
+    pub(crate) fn is_due(&self, socket: &Socket) -> bool {
+        self.owes_frame(socket) || self.has_segment(socket) || self.probe_at.is_some()
+    }
+
+    /// Returns true if it must be thawed for a frame.
+    pub(crate) fn owes_frame(&self, socket: &Socket) -> bool {
+        !self.frames.is_empty() || socket.blocked.is_some()
+    }
+
+    /// Returns true if its peer has said something.
+    pub(crate) fn has_segment(&self, socket: &Socket) -> bool {
+        !self.deaf && (!socket.inbox.is_empty() || !socket.peer_open)
     }
 }

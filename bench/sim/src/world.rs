@@ -10,13 +10,14 @@ use std::collections::VecDeque;
 
 use crate::bodies::Bodies;
 use crate::coverage::CoverageMarks;
-use crate::hibernation::{Frozen, Hibernation};
+use crate::frozen::Hibernation;
 use crate::oracle::Oracle;
 use crate::parts::{Agent, AppServer, RelayClient};
 use crate::plan::Plan;
 use crate::sabotage::Sabotage;
 use crate::shard_log::ShardLog;
 use crate::shared::{Streams, Verdict, lane_of};
+use crate::socket::Frozen;
 use crate::socket::{Place, Socket, SocketId};
 use crate::store::{FaultProfile, Store, Worked};
 use crate::trace::Recorder;

@@ -4,108 +4,17 @@
 //! The machine knows nothing of it. A thaw takes time or fails, segments of the peer get lost and come again, and what
 //! is recorded outlives the process ([`takeover`]).
 
-mod plan;
 mod takeover;
 
-use std::collections::{BTreeMap, VecDeque};
+use machine::ids::EmissionId;
+use machine::{AgentCommand, CloseReason, Input};
 
-use machine::ids::{EmissionId, Uaid};
-use machine::{AgentCommand, BroadcastVersion, CloseReason, Input, ShardMachine};
-
-use crate::rng::Rng;
 use crate::shared::{SECOND, Verdict};
-use crate::socket::{Blocked, Frame, Place, Socket, SocketId};
+use crate::socket::{Blocked, Frame, Frozen, Place, SessionRecord, Socket, SocketId};
 use crate::world::World;
-
-pub(crate) use plan::HibernationPlan;
-
-/// What the driver keeps of frozen sessions beside their sockets.
-pub(crate) struct Hibernation {
-    pub(crate) plan: HibernationPlan,
-    pub(crate) rng: Rng,
-    /// Sessions of an earlier process whose hellos were not said yet.
-    pub(crate) waiting: Vec<(SocketId, SessionRecord)>,
-    /// Sessions whose hello is under way, and their users.
-    pub(crate) greeting: BTreeMap<SocketId, Uaid>,
-    /// Earliest instant of a hello in this process.
-    pub(crate) begins: u64,
-    /// For the oracle: sessions that were left to the next process and that it does not serve yet.
-    pub(crate) left: BTreeMap<SocketId, Uaid>,
-}
-
-/// The part of a session that outlives its process.
-#[derive(Clone)]
-pub(crate) struct SessionRecord {
-    pub(crate) uaid: Uaid,
-    pub(crate) broadcasts: Vec<BroadcastVersion>,
-}
-
-impl SessionRecord {
-    /// The record of a session on this connection, if a hello makes it again.
-    fn of(machine: &ShardMachine, conn: machine::ids::ConnId) -> Option<SessionRecord> {
-        let hello = machine.hello_of(conn)?;
-        Some(SessionRecord { uaid: hello.fresh, broadcasts: hello.broadcasts })
-    }
-}
-
-/// A connection without a socket.
-#[derive(Default)]
-pub(crate) struct Frozen {
-    /// Its record in a file; without one it ends with the process.
-    pub(crate) record: Option<SessionRecord>,
-    /// Frames that wait for the thaw.
-    pub(crate) frames: VecDeque<(Frame, Option<EmissionId>)>,
-    /// Earliest thaw for a frame, and arrival of a segment (monotonic nanoseconds).
-    pub(crate) thaw_at: u64,
-    pub(crate) segment_at: u64,
-    /// The kernel makes no socket before this.
-    fails_until: u64,
-    /// Time of the first thaw for a frame that failed.
-    failed_at: Option<u64>,
-    /// Time at which the kernel of the peer answers a probe.
-    pub(crate) probe_at: Option<u64>,
-    /// The peer has gone and its last segment was lost: only a frame shows that.
-    pub(crate) deaf: bool,
-}
 
 /// `limits.blocked_timeout` of the reactor.
 const BLOCKED_TIMEOUT: u64 = 30 * SECOND;
-
-impl Hibernation {
-    /// Nothing is frozen yet.
-    pub(crate) fn new(plan: HibernationPlan, rng: Rng) -> Hibernation {
-        let (waiting, greeting, left) = Default::default();
-        Hibernation { plan, rng, waiting, greeting, begins: 0, left }
-    }
-
-    /// Time that something takes. Without faults a Ping and its Pong are in time.
-    fn delay(&mut self, calm: bool) -> u64 {
-        let longest = if calm { self.plan.delay.min(SECOND / 2) } else { self.plan.delay };
-        self.rng.below(longest.max(1))
-    }
-
-    /// Chance per thousand.
-    fn may(&mut self, chance: u64, calm: bool) -> bool {
-        !calm && chance > 0 && self.rng.permille(chance)
-    }
-}
-
-impl Frozen {
-    /// Returns true if something arrives for it or leaves it.
-    fn is_due(&self, socket: &Socket) -> bool {
-        self.owes_frame(socket) || self.has_segment(socket) || self.probe_at.is_some()
-    }
-
-    /// Returns true if it must be thawed for a frame.
-    pub(crate) fn owes_frame(&self, socket: &Socket) -> bool {
-        !self.frames.is_empty() || socket.blocked.is_some()
-    }
-
-    /// Returns true if its peer has said something.
-    pub(crate) fn has_segment(&self, socket: &Socket) -> bool {
-        !self.deaf && (!socket.inbox.is_empty() || !socket.peer_open)
-    }
-}
 
 impl World {
     /// Takes down the plan.

@@ -13,7 +13,7 @@ use crate::shared::{SECOND, Verdict};
 use crate::socket::{Frame, Place, Session, SocketId};
 use crate::world::World;
 
-use super::{Frozen, SessionRecord};
+use crate::socket::{Frozen, SessionRecord};
 
 /// Hellos of sessions that were taken over under way at a time; the reactor allows more.
 const GREETINGS_MAX: usize = 3;
@@ -166,9 +166,8 @@ impl World {
         self.hibernation.greeting.insert(id, uaid);
         let known = self.store.seen().user(uaid).is_some();
         if !known {
-            // It was never stored, nor was the minimum that it has named; its session alone had both.
+            // It was never stored. One that has named a minimum has no record.
             self.marks.hit("hibernation: user not in storage");
-            self.oracle.minimums.remove(&uaid);
         }
         let (opened, hello_step) = (self.now, self.steps + 2);
         let session = &mut self.sockets[id].session;
