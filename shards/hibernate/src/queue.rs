@@ -118,8 +118,8 @@ impl Queue {
         }
     }
 
-    /// Sends verdicts. When it returns, the kernel has processed the accepted segments. On an error they are kept for the
-    /// next call: a segment without a verdict would stay in the queue for good.
+    /// Sends verdicts. When it returns, the kernel has processed the accepted segments. On an error they are kept for
+    /// the next call: a segment without a verdict would stay in the queue for good.
     ///
     /// # Errors
     /// ENOMEM, ENOBUFS: the kernel has no memory for them.

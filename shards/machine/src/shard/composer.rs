@@ -160,7 +160,7 @@ impl ShardMachine {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return None };
         let (_, session) = self.sessions.at(index)?;
         // The minimum urgency of a user who is not in storage is in this session only.
-        let is_unwritten = !session.stored.has_user() && session.link.named_minimum().is_some();
+        let is_unwritten = session.stored.is_unplaced() && session.link.named_minimum().is_some();
         if session.link.mode() != Mode::WebPush || session.stored.is_entering() || is_unwritten {
             return None;
         }
