@@ -501,22 +501,30 @@ impl Clients {
             inbox.drain(..at);
         }
         live.inbox = inbox;
-        if live.step == Step::Ready && !live.has_arrived {
+        if live.step == Step::Ready {
+            self.rest(number, rests);
+        }
+        if !out.is_empty() {
+            self.send(number, &out);
+        }
+        Ok(())
+    }
+
+    /// A session is ready: it has arrived, and is frozen after a rest if it has heard something.
+    fn rest(&mut self, number: u32, has_heard: bool) {
+        let Some(live) = self.live.get_mut(&number) else { return };
+        if !live.has_arrived {
             live.has_arrived = true;
             self.arriving -= 1;
             self.counts.arrived += 1;
         }
-        if live.step == Step::Ready && rests && number >= self.fleet.control {
+        if has_heard && number >= self.fleet.control {
             // An acknowledgement that the kernel delays would refuse the freeze.
             let _ = live.socket.set_tcp_quickack(true);
             let at = Instant::now() + REST;
             live.freeze_at = Some(at);
             self.resting.push(Reverse((at, number)));
         }
-        if !out.is_empty() {
-            self.send(number, &out);
-        }
-        Ok(())
     }
 
     fn send(&mut self, number: u32, bytes: &[u8]) {
