@@ -1,4 +1,4 @@
-//! What the record of a frozen session has beside its connection: enough to say its hello again.
+//! The part of the record of a frozen session beside its connection: enough to say its hello again.
 //!
 //! ```text
 //! uaid (16) | bytes of TLS u8 | TLS state | broadcasts u8 | each: id len u16, id, version len u16, version

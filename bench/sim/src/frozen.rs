@@ -1,4 +1,4 @@
-//! What the driver keeps of frozen sessions beside their sockets.
+//! State of frozen sessions that the driver keeps beside their sockets.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use crate::shared::SECOND;
 use crate::socket::{SessionRecord, SocketId};
 
-/// What the driver keeps of frozen sessions beside their sockets.
+/// State of frozen sessions that the driver keeps beside their sockets.
 pub(crate) struct Hibernation {
     pub(crate) plan: HibernationPlan,
     pub(crate) rng: Rng,

@@ -110,7 +110,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Returns what is to be kept.
+    /// Returns the connection as it is kept.
     pub fn frozen(&self) -> &Frozen {
         &self.frozen
     }

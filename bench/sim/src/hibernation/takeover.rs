@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// When every hello was said, no session that was left to this process is lost.
+    /// Checks, behind the last hello, that no session that was left to this process is lost.
     pub(crate) fn sessions_went_on(&mut self) -> Verdict {
         let hibernation = &self.hibernation;
         if hibernation.left.is_empty()

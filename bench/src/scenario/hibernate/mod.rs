@@ -85,7 +85,7 @@ struct Run<'a> {
     letters: PostWriter,
     beats: OpenLoopSchedule,
     beaten: u64,
-    /// What the idle server and host use in a second.
+    /// CPU time of the idle server and host in a second.
     idle: Used,
     posted: u64,
 }
@@ -351,7 +351,7 @@ impl Run<'_> {
         Ok(Mark { usage: UsageSample::read(target)?, threads: by_thread(&target.pids), host: host_cpu()? })
     }
 
-    /// What was used since `begin` beyond what the idle server and host use, and the seconds of it.
+    /// Returns the CPU time since `begin` beyond that of the idle server and host, and the seconds since then.
     fn used(&self, begin: &Mark) -> io::Result<(Used, f64)> {
         let spent = begin.usage.spent(&self.options.target)?;
         let wall = spent.wall.as_secs_f64();

@@ -75,7 +75,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             hibernator.phase = Phase::TakingOut(awaited);
         }
         if is_last {
-            // Whoever waits reads the number of frozen sessions then.
+            // The thread that stops the node reads the number of frozen sessions then.
             self.publish();
             self.control.say_hibernated();
         }

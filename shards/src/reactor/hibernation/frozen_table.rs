@@ -5,7 +5,7 @@ use hibernate::{Frozen, Place};
 
 const CHUNK: usize = 512;
 
-/// What a shard keeps of a frozen connection.
+/// A frozen connection, as its shard keeps it.
 #[derive(Clone, Copy)]
 pub(super) struct Kept {
     pub frozen: Frozen,

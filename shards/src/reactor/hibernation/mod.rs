@@ -9,9 +9,9 @@
 //! The machine knows nothing of this: a session stays in its slot under its name, and a frame takes a little longer.
 //! One batch of connections is set apart at a time.
 //!
-//! Where the sessions outlive the process (`hibernate.dir`), a record in a file is written before the close, and erased
-//! when the socket is there again; [`takeover`] reads them. At the end of such a process every session is frozen
-//! that can be, and the machine's closing of them is not carried out.
+//! With `hibernate.dir` the sessions outlive the process: the shard writes a record to a file before the close, and
+//! erases it when the socket is there again. [`takeover`] reads the records. At its end such a process freezes every
+//! session that can be frozen, and does not carry out the machine's close of them.
 
 mod freezing;
 mod frozen_table;
@@ -362,7 +362,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         true
     }
 
-    /// A connection ends: whatever hibernation keeps of it goes.
+    /// Removes everything that hibernation keeps of a connection that ends.
     pub(super) fn leave_hibernation(&mut self, conn: ConnId) {
         self.leave_takeover(conn);
         let Some(hibernator) = &mut self.hibernator else { return };
