@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::netfilter::JUDGED_MARK;
 use crate::sys;
+use hibernate::sys::set;
 
 /// One instruction of eBPF (RFC 9669 section 3): operation, registers (source in the high half), offset, constant.
 const fn op(code: u8, registers: u8, offset: u16, constant: u32) -> u64 {
@@ -47,11 +48,11 @@ pub fn load_listener_guard() -> io::Result<OwnedFd> {
 /// Attaches a filter to a socket and replaces its present filter.
 pub fn attach(socket: impl AsFd, filter: &OwnedFd) -> io::Result<()> {
     const SO_ATTACH_BPF: i32 = 50;
-    sys::set(socket, libc::SOL_SOCKET, SO_ATTACH_BPF, &[filter.as_raw_fd() as u32])
+    set(socket, libc::SOL_SOCKET, SO_ATTACH_BPF, &[filter.as_raw_fd() as u32])
 }
 
 /// Removes the filter of a socket.
 pub fn detach(socket: impl AsFd) -> io::Result<()> {
     const SO_DETACH_FILTER: i32 = 27;
-    sys::set(socket, libc::SOL_SOCKET, SO_DETACH_FILTER, &[0])
+    set(socket, libc::SOL_SOCKET, SO_DETACH_FILTER, &[0])
 }

@@ -5,10 +5,11 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::sys;
+use hibernate::LIVE_MARK;
+use hibernate::netlink::{Writer, attributes, exchange, open};
+use hibernate::sys::set;
 
-/// Mark of a socket whose segments need no judgement: it is live and stays so.
-pub const LIVE_MARK: u32 = 0x6d75;
+use crate::sys;
 
 /// Mark of a segment that a verdict has accepted.
 pub const JUDGED_MARK: u32 = 0x6d76;
@@ -27,48 +28,20 @@ pub enum LiveBy {
     Mark,
 }
 
-/// One netlink message or attribute list under construction.
-#[derive(Default)]
-struct Writer(Vec<u8>);
+/// Expressions and rules in the messages of the crate `hibernate`.
+trait Expressions {
+    fn expression(&mut self, name: &str, fill: impl FnOnce(&mut Self)) -> &mut Self;
+    fn tcp_field(&mut self, offset: u32, bytes: u32) -> &mut Self;
+    fn compare(&mut self, operator: u32, value: &[u8]) -> &mut Self;
+    fn port_is(&mut self, port: u16) -> &mut Self;
+    fn socket(&mut self, key: u32) -> &mut Self;
+    fn accept(&mut self) -> &mut Self;
+    fn queue(&mut self, number: u16) -> &mut Self;
+    fn every_second(&mut self) -> &mut Self;
+    fn rule(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self;
+}
 
-impl Writer {
-    fn attribute(&mut self, kind: u16, data: &[u8]) -> &mut Self {
-        self.0.extend((4 + data.len() as u16).to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(data);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
-    }
-
-    fn number(&mut self, kind: u16, value: u32) -> &mut Self {
-        self.attribute(kind, &value.to_be_bytes())
-    }
-
-    fn text(&mut self, kind: u16, value: &str) -> &mut Self {
-        self.attribute(kind, &[value.as_bytes(), &[0]].concat())
-    }
-
-    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
-        const NLA_F_NESTED: u16 = 0x8000;
-        let mut inner = Self::default();
-        fill(&mut inner);
-        self.attribute(kind | NLA_F_NESTED, &inner.0)
-    }
-
-    fn message(&mut self, kind: u16, flags: u16, family: u8, resource: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
-        let start = self.0.len();
-        self.0.extend([0; 4]);
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend((flags | 1).to_ne_bytes());
-        self.0.extend([0; 8]);
-        self.0.extend([family, 0]);
-        self.0.extend(resource.to_be_bytes());
-        fill(self);
-        let length = (self.0.len() - start) as u32;
-        self.0[start..start + 4].copy_from_slice(&length.to_ne_bytes());
-        self
-    }
-
+impl Expressions for Writer {
     fn expression(&mut self, name: &str, fill: impl FnOnce(&mut Self)) -> &mut Self {
         self.nested(1, |element| {
             element.text(1, name).nested(2, fill);
@@ -142,14 +115,12 @@ impl Writer {
 
 /// The rules of one port in the network namespace of the thread that made them.
 pub struct Rules {
-    netlink: File,
+    netlink: OwnedFd,
 }
 
 impl Rules {
     pub fn open() -> io::Result<Self> {
-        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)?;
-        sys::set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &[5, 0, 0, 0])?;
-        Ok(Self { netlink: File::from(socket) })
+        Ok(Self { netlink: open()? })
     }
 
     /// Installs the rules: live segments pass, and all others to the port wait in queue `0..queues`.
@@ -195,7 +166,7 @@ impl Rules {
             r.port_is(port).queue(0);
         });
         batch.message(0x11, 0, 0, 10, |_| ());
-        self.exchange(&batch.0, 4 + usize::from(queues == 2))
+        exchange(&self.netlink, batch.bytes(), 4 + usize::from(queues == 2))
     }
 
     /// Removes the rules, as a flush by the operator does.
@@ -207,33 +178,8 @@ impl Rules {
             m.text(1, TABLE);
         });
         batch.message(0x11, 0, 0, 10, |_| ());
-        self.exchange(&batch.0, 1)
+        exchange(&self.netlink, batch.bytes(), 1)
     }
-
-    /// Sends messages and reads as many acknowledgements.
-    fn exchange(&mut self, messages: &[u8], acks: usize) -> io::Result<()> {
-        self.netlink.write_all(messages)?;
-        let mut reply = vec![0; 1 << 16];
-        let mut seen = 0;
-        while seen < acks {
-            let length = self.netlink.read(&mut reply)?;
-            let mut rest = &reply[..length];
-            while let Some((head, _)) = rest.split_at_checked(20) {
-                let length = u32_at(head, 0) as usize;
-                let code = u32_at(head, 16) as i32;
-                if code < 0 {
-                    return Err(io::Error::from_raw_os_error(-code));
-                }
-                seen += 1;
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-            }
-        }
-        Ok(())
-    }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// A segment that waits for a verdict.
@@ -253,9 +199,9 @@ impl Queue {
     pub fn open(number: u16) -> io::Result<Self> {
         const COPY_BYTES: u32 = 64;
         const SEGMENTS_MAX: u32 = 65_536;
-        let socket: OwnedFd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)?;
-        sys::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &[32 << 20])?;
-        sys::set(&socket, libc::SOL_NETLINK, libc::NETLINK_NO_ENOBUFS, &[1])?;
+        let socket = open()?;
+        set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &[32 << 20])?;
+        set(&socket, libc::SOL_NETLINK, libc::NETLINK_NO_ENOBUFS, &[1])?;
         let mut queue = Self { netlink: File::from(socket), number, buffer: vec![0; 1 << 16] };
         queue.send(2, |m| {
             m.attribute(1, &[1, 0, 0, 0]);
@@ -270,7 +216,7 @@ impl Queue {
         const SUBSYSTEM: u16 = 0x300;
         let mut message = Writer::default();
         message.message(SUBSYSTEM | kind, 0, 0, self.number, fill);
-        self.netlink.write_all(&message.0)
+        self.netlink.write_all(message.bytes())
     }
 
     /// Waits up to `timeout_ms` for one segment.
@@ -280,21 +226,14 @@ impl Queue {
             return Ok(None);
         }
         let length = self.netlink.read(&mut self.buffer)?;
-        if length < 20 || u16::from_ne_bytes([self.buffer[4], self.buffer[5]]) != PACKET {
-            return Ok(None);
-        }
+        let Some(message) = attributes(&self.buffer[..length], PACKET) else { return Ok(None) };
         let (mut id, mut peer) = (None, None);
-        let mut rest = &self.buffer[20..length];
-        while rest.len() >= 4 {
-            let bytes = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
-            let kind = u16::from_ne_bytes([rest[2], rest[3]]) & 0x3fff;
-            let Some(data) = rest.get(4..bytes) else { break };
+        for (kind, data) in message {
             match kind {
-                1 if data.len() >= 4 => id = Some(u32::from_be_bytes([data[0], data[1], data[2], data[3]])),
+                1 => id = data.first_chunk().map(|id| u32::from_be_bytes(*id)),
                 10 => peer = sender(data),
                 _ => {}
             }
-            rest = rest.get(bytes.next_multiple_of(4)..).unwrap_or_default();
         }
         let unspecified = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
         Ok(id.map(|id| Waiting { id, peer: peer.unwrap_or(unspecified) }))

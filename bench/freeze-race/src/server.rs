@@ -8,16 +8,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::filter::{attach, detach, load_drop_all, load_listener_guard};
-use crate::freeze::{Fixed, Form, Frozen, Refusal, fixed, mark, record, thaw};
+use crate::freeze::Form;
 use crate::netfilter::Queue;
 use crate::stream::byte_at;
 use crate::stuck;
 use crate::sys::{self, Epoll};
+use hibernate::sys::{get, grace_period, set, unsent};
+use hibernate::{Buffers, Frozen, Refusal, Tuple, check, set_live};
 
 /// State of one connection. Its lock is the one owner of the tuple: it is held from the check to the close, and from
 /// the look at a waiting segment to the verdict.
 pub struct Connection {
-    fixed: Fixed,
+    tuple: Tuple,
+    peer: SocketAddrV4,
     live: Option<TcpStream>,
     frozen: Option<Frozen>,
     /// Position of the peer's stream at byte 0.
@@ -27,6 +30,9 @@ pub struct Connection {
     told: u64,
     ended: bool,
 }
+
+/// Sizes of the buffers of a thawed socket: those with which a kernel begins.
+const BUFFERS: Buffers = Buffers { send: 16 << 10, receive: 64 << 10 };
 
 /// Counts of the server.
 #[derive(Default, Debug)]
@@ -100,9 +106,9 @@ impl Server {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             let local = SocketAddrV4::new(self.address, self.listener.local_addr()?.port());
-            let fixed = fixed(&stream, local, peer)?;
+            let tuple = Tuple::new(local.into(), peer.into());
             if self.form == Form::Mark {
-                mark(&stream, true)?;
+                set_live(&stream, true)?;
             }
             let base = receive_next(&stream)?;
             let mut by_peer = lock(&self.by_peer);
@@ -111,7 +117,7 @@ impl Server {
             self.epoll.add(&stream, key as u64)?;
             let live = Some(stream);
             slot.get_or_init(|| {
-                Mutex::new(Connection { fixed, live, frozen: None, base, received: 0, told: 0, ended: false })
+                Mutex::new(Connection { tuple, peer, live, frozen: None, base, received: 0, told: 0, ended: false })
             });
             by_peer.insert(peer, key);
         }
@@ -138,11 +144,11 @@ impl Server {
         let Some(mut stream) = connection.live.as_ref() else { return Ok(()) };
         match stream.read(&mut buffer) {
             Ok(length) if length > 0 => {
-                let port = connection.fixed.peer.port();
+                let port = connection.peer.port();
                 let wrong = buffer[..length].iter().zip(connection.received..).any(|(b, at)| *b != byte_at(port, at));
                 self.counts.corrupt.fetch_add(wrong.into(), Ordering::Relaxed);
                 connection.received += length as u64;
-                sys::set(stream, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &[1])?;
+                set(stream, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &[1])?;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             _ => {
@@ -175,7 +181,7 @@ impl Server {
         for step in 0..total {
             let key = (*cursor + step) % total;
             let Some(connection) = self.connections[key].get() else { continue };
-            if lock(connection).live.as_ref().is_some_and(|stream| sys::unsent(stream).is_ok_and(|bytes| bytes == 0)) {
+            if lock(connection).live.as_ref().is_some_and(|stream| unsent(stream).is_ok_and(|bytes| bytes == 0)) {
                 candidates.push(key);
                 if candidates.len() == batch {
                     break;
@@ -191,7 +197,7 @@ impl Server {
             self.set_apart(*key, true)?;
         }
         if self.form != Form::Naive {
-            sys::grace_period()?;
+            grace_period()?;
         }
         for key in &candidates {
             self.freeze(*key)?;
@@ -205,7 +211,7 @@ impl Server {
         let connection = lock(connection);
         let Some(stream) = &connection.live else { return Ok(()) };
         match (self.form, &self.filter) {
-            (Form::Mark, _) => mark(stream, !apart),
+            (Form::Mark, _) => set_live(stream, !apart),
             (Form::Filter, Some(filter)) if apart => attach(stream, filter),
             (Form::Filter, _) => detach(stream),
             (Form::Naive, _) => Ok(()),
@@ -219,22 +225,24 @@ impl Server {
         if self.form != Form::Naive {
             self.read(&mut connection, u64::MAX)?;
         }
-        let Some(stream) = &connection.live else { return Ok(()) };
-        match record(stream, &connection.fixed)? {
-            Ok(frozen) => {
+        let Some(stream) = connection.live.take() else { return Ok(()) };
+        match check(OwnedFd::from(stream), connection.tuple) {
+            Ok(checked) => {
                 let expected = connection.base.wrapping_add(connection.received as u32);
-                self.counts.corrupt.fetch_add((expected != frozen.receive_next).into(), Ordering::Relaxed);
-                connection.frozen = Some(frozen);
-                connection.live = None;
+                let is_wrong = expected != checked.frozen().receive_next();
+                self.counts.corrupt.fetch_add(is_wrong.into(), Ordering::Relaxed);
+                connection.frozen = Some(checked.close());
                 count(&self.counts.freezes);
             }
-            Err(refusal) => {
+            Err((socket, refusal)) => {
+                connection.live = Some(TcpStream::from(socket));
                 count(match refusal {
                     Refusal::Unread => &self.counts.unread,
                     Refusal::Unsent => &self.counts.unsent,
                     Refusal::OwedAck => &self.counts.owed_ack,
                     Refusal::ZeroWindow => &self.counts.zero_window,
                     Refusal::Ended => &self.counts.ended,
+                    Refusal::System(errno) => return Err(io::Error::from_raw_os_error(errno)),
                 });
                 drop(connection);
                 self.set_apart(key, false)?;
@@ -245,10 +253,9 @@ impl Server {
 
     fn thaw(&self, key: usize, connection: &mut Connection) -> io::Result<()> {
         let Some(frozen) = &connection.frozen else { return Ok(()) };
-        let stream = thaw(frozen)?;
-        stream.set_nodelay(true)?;
+        let stream = TcpStream::from(frozen.thaw(BUFFERS)?);
         if self.form == Form::Mark {
-            mark(&stream, true)?;
+            set_live(&stream, true)?;
         }
         self.epoll.add(&stream, key as u64)?;
         connection.live = Some(stream);
@@ -335,9 +342,9 @@ fn tell(connection: &mut Connection) -> io::Result<()> {
 
 /// Returns the next stream position that the kernel expects, minus what it holds unread: nothing was read yet.
 fn receive_next(stream: &TcpStream) -> io::Result<u32> {
-    sys::set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[1])?;
-    sys::set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &[1])?;
-    let [next] = sys::get(stream, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)?;
-    sys::set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[u32::MAX])?;
+    set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[1])?;
+    set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &[1])?;
+    let [next] = get(stream, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)?;
+    set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[u32::MAX])?;
     Ok(next)
 }

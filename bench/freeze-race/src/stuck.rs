@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::net::TcpStream;
 
-use crate::sys::{self, get, set};
+use hibernate::sys::{get, set, unsent};
 
 const TCP: i32 = libc::IPPROTO_TCP;
 
@@ -29,7 +29,7 @@ pub fn end(stream: &TcpStream) -> io::Result<End> {
     const SO_MEMINFO: i32 = 55;
     let info = get(stream, TCP, libc::TCP_INFO)?;
     let [received] = get(stream, libc::SOL_SOCKET, SO_MEMINFO)?;
-    let unacknowledged = sys::unsent(stream)?;
+    let unacknowledged = unsent(stream)?;
     set(stream, TCP, libc::TCP_REPAIR, &[1])?;
     set(stream, TCP, libc::TCP_REPAIR_QUEUE, &[2])?;
     let [send_next] = get(stream, TCP, libc::TCP_QUEUE_SEQ)?;

@@ -1,9 +1,7 @@
-//! System calls that the standard library does not have. The only file of this crate with `unsafe`.
+//! System calls that neither the standard library nor `hibernate::sys` has. The only file of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::size_of;
-use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// Turns the result of a call into an error when it is negative.
@@ -11,77 +9,10 @@ fn check(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Sets a socket option to a number of 32-bit words.
-pub fn set(fd: impl AsFd, level: i32, name: i32, words: &[u32]) -> io::Result<()> {
-    let bytes = size_of_val(words) as u32;
-    // SAFETY: `words` is readable for exactly `bytes` bytes during the call.
-    let result = unsafe { libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, words.as_ptr().cast(), bytes) };
-    check(result.into()).map(drop)
-}
-
-/// Reads a socket option of `N` 32-bit words; words that the kernel does not fill are 0.
-pub fn get<const N: usize>(fd: impl AsFd, level: i32, name: i32) -> io::Result<[u32; N]> {
-    let mut words = [0u32; N];
-    let mut bytes = size_of_val(&words) as u32;
-    let into = words.as_mut_ptr().cast();
-    // SAFETY: `into` is writable for `bytes` bytes, and the kernel writes no more than that.
-    let result = unsafe { libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, into, &raw mut bytes) };
-    check(result.into()).map(|_| words)
-}
-
-/// Returns how many bytes of the stream are unsent or not acknowledged (SIOCOUTQ).
-pub fn unsent(fd: impl AsFd) -> io::Result<i32> {
-    let mut bytes = 0i32;
-    // SAFETY: TIOCOUTQ writes one int to the pointer.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    check(result.into()).map(|_| bytes)
-}
-
-/// Creates a socket that is closed on exec.
-pub fn socket(domain: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes numbers only.
-    let fd = check(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) }.into())?;
-    // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-fn raw_address(address: SocketAddrV4) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: address.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-        sin_zero: [0; 8],
-    }
-}
-
-/// Binds a socket to an IPv4 address.
-pub fn bind(fd: impl AsFd, address: SocketAddrV4) -> io::Result<()> {
-    let raw = raw_address(address);
-    let bytes = size_of::<libc::sockaddr_in>() as u32;
-    // SAFETY: `raw` is a whole sockaddr_in.
-    check(unsafe { libc::bind(fd.as_fd().as_raw_fd(), (&raw const raw).cast(), bytes) }.into()).map(drop)
-}
-
-/// Connects a socket to an IPv4 address. In repair mode the kernel sends nothing.
-pub fn connect(fd: impl AsFd, address: SocketAddrV4) -> io::Result<()> {
-    let raw = raw_address(address);
-    let bytes = size_of::<libc::sockaddr_in>() as u32;
-    // SAFETY: `raw` is a whole sockaddr_in.
-    check(unsafe { libc::connect(fd.as_fd().as_raw_fd(), (&raw const raw).cast(), bytes) }.into()).map(drop)
-}
-
 /// Lengthens the accept queue of a listener.
 pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
     // SAFETY: the call takes numbers only.
     check(unsafe { libc::listen(fd.as_fd().as_raw_fd(), backlog) }.into()).map(drop)
-}
-
-/// Waits until every receive path that began before the call has ended: `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is
-/// `synchronize_rcu` in the kernel.
-pub fn grace_period() -> io::Result<()> {
-    const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-    // SAFETY: the call takes numbers only.
-    check(unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) }).map(drop)
 }
 
 /// Loads an eBPF socket filter.
@@ -178,12 +109,4 @@ impl Epoll {
         keys.extend(events[..count as usize].iter().map(|event| event.u64));
         Ok(())
     }
-}
-
-/// Milliseconds of CLOCK_MONOTONIC, which TCP timestamps count.
-pub fn monotonic_ms() -> u32 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a whole timespec. The call cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    (now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000) as u32
 }

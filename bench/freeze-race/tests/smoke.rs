@@ -46,7 +46,7 @@ fn missing() -> Option<String> {
             Rules::open()?.install(PORT, LiveBy::Mark, 2)?;
             Queue::open(0)?;
             freeze_race::filter::load_drop_all()?;
-            freeze_race::sys::grace_period()
+            hibernate::sys::grace_period()
         })?
     });
     let reason = prepared.err().map(|error| error.to_string());

@@ -9,18 +9,21 @@
 //! One thread owns a connection: its shard sets it apart, freezes it, thaws it, and writes the verdict on its segments.
 //! So no lock is needed between the check and the close, nor between the look at a record and the verdict.
 //!
+//! [`netlink`] and [`sys`] are public for the race in `bench/freeze-race`, which freezes by the same calls and has
+//! rules of its own.
+//!
 //! Lives on: [`freeze`], [`Frozen`] and [`ShardGate`] on the thread of a shard; the gate has two threads of its own.
 
 mod error;
 mod gate;
-mod netlink;
+pub mod netlink;
 mod probe;
 mod queue;
 mod records;
 mod repair;
 mod rules;
 mod self_test;
-mod sys;
+pub mod sys;
 mod tuple;
 
 pub use error::Unfit;

@@ -329,6 +329,11 @@ impl Frozen {
         self.timestamp_offset.wrapping_add(monotonic_ms()).wrapping_add(1) & !1
     }
 
+    /// Returns the next stream position expected from the peer.
+    pub fn receive_next(&self) -> u32 {
+        self.receive_next
+    }
+
     /// Returns true if this segment says only that the peer is there and has everything, as the answer to a probe does.
     pub fn is_sign_of_life(&self, segment: &Segment) -> bool {
         segment.is_bare && segment.position == self.receive_next && segment.acknowledged == Some(self.send_next)

@@ -1,18 +1,16 @@
 //! Connections whose peer reads nothing: the peer's window closes.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use freeze_race::freeze::{Fixed, Frozen, Refusal, fixed, record, thaw};
-use freeze_race::sys;
-
-const TCP: i32 = libc::IPPROTO_TCP;
+use hibernate::{Buffers, Frozen, Refusal, Tuple, check, freeze, sys};
 
 /// A connection, and how many bytes were sent to its peer.
 struct Connection {
     stream: TcpStream,
-    fixed: Fixed,
+    tuple: Tuple,
     peer: TcpStream,
     sent: usize,
 }
@@ -20,25 +18,20 @@ struct Connection {
 impl Connection {
     /// Returns nothing where `TCP_REPAIR` is not allowed.
     fn new() -> Option<Connection> {
-        let v4 = |address| match address {
-            SocketAddr::V4(address) => address,
-            SocketAddr::V6(address) => panic!("{address} is not of IPv4"),
-        };
-        let listener = TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (stream, from) = listener.accept().unwrap();
+        let (stream, _) = listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
         // A buffer without a stated size would grow.
         sys::set(&peer, libc::SOL_SOCKET, libc::SO_RCVBUF, &[65_536]).unwrap();
         peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        match fixed(&stream, v4(stream.local_addr().unwrap()), v4(from)) {
-            Ok(fixed) => Some(Connection { stream, fixed, peer, sent: 0 }),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                eprintln!("skipped: cannot use TCP_REPAIR here: {error}");
-                None
-            }
-            Err(error) => panic!("cannot read the connection out: {error}"),
+        let tuple = Tuple::of(&stream).unwrap();
+        let mut connection = Connection { stream, tuple, peer, sent: 0 };
+        if connection.check().is_err_and(|refusal| refusal == Refusal::System(libc::EPERM)) {
+            eprintln!("not run: repair mode needs CAP_NET_ADMIN");
+            return None;
         }
+        Some(connection)
     }
 
     fn send(&mut self, bytes: usize) {
@@ -48,18 +41,17 @@ impl Connection {
     }
 
     /// The result of a check, after the peer has acknowledged everything. The connection stays live.
-    fn check(&self) -> Result<Frozen, Refusal> {
+    fn check(&mut self) -> Result<Frozen, Refusal> {
         let start = Instant::now();
         while sys::unsent(&self.stream).unwrap() > 0 {
             assert!(start.elapsed() < Duration::from_secs(30), "the peer acknowledges nothing");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let checked = record(&self.stream, &self.fixed).unwrap();
-        if checked.is_ok() {
-            const SILENT: u32 = u32::MAX;
-            sys::set(&self.stream, TCP, libc::TCP_REPAIR, &[SILENT]).unwrap();
-        }
-        checked
+        let socket = OwnedFd::from(self.stream.try_clone().unwrap());
+        let checked = check(socket, self.tuple).map_err(|(_, refusal)| refusal)?;
+        let frozen = *checked.frozen();
+        checked.abort();
+        Ok(frozen)
     }
 
     /// Fills the peer's window until at most `rest` bytes of it are left; the peer reads nothing. Returns the last
@@ -69,8 +61,8 @@ impl Connection {
             let checked = self.check();
             match &checked {
                 // Few bytes at a time would fill the peer's memory before its window.
-                Ok(frozen) if frozen.send_window as usize > rest => {
-                    let window = frozen.send_window as usize;
+                Ok(frozen) if send_window(frozen) > rest => {
+                    let window = send_window(frozen);
                     self.send(if rest == 0 { window } else { window / 2 });
                 }
                 _ => return checked,
@@ -85,6 +77,12 @@ impl Connection {
         self.peer.read_exact(&mut heard).unwrap();
         assert!(heard.into_iter().eq((0..self.sent).map(byte)), "a byte is wrong");
     }
+}
+
+/// Window of the peer, as the bytes of a frozen connection have it.
+fn send_window(frozen: &Frozen) -> usize {
+    let bytes = frozen.to_bytes();
+    u32::from_le_bytes([bytes[52], bytes[53], bytes[54], bytes[55]]) as usize
 }
 
 /// The byte at a position of the stream. Its period is no power of two, so that a repeated block is seen.
@@ -110,13 +108,12 @@ fn a_connection_with_a_small_window_is_thawed_with_it() {
     const REST: usize = 8_000;
     let Some(mut connection) = Connection::new() else { return };
     let frozen = connection.fill_up_to(REST).unwrap();
-    assert!((1..=REST).contains(&(frozen.send_window as usize)), "{frozen:?}");
-    let recorded = record(&connection.stream, &connection.fixed).unwrap().unwrap();
-    // The tuple must be free before it is thawed.
-    let Connection { stream, fixed, peer, sent } = connection;
-    drop(stream);
-    let mut thawed = Connection { stream: thaw(&recorded).unwrap(), fixed, peer, sent };
-    thawed.stream.set_nodelay(true).unwrap();
+    assert!((1..=REST).contains(&send_window(&frozen)), "{frozen:?}");
+    let Connection { stream, tuple, peer, sent } = connection;
+    let frozen = freeze(OwnedFd::from(stream), tuple).unwrap();
+    let stream = TcpStream::from(frozen.thaw(Buffers { send: 1 << 16, receive: 1 << 16 }).unwrap());
+    stream.set_nonblocking(false).unwrap();
+    let mut thawed = Connection { stream, tuple, peer, sent };
     // All that is sent behind the window must have room.
     sys::set(&thawed.stream, libc::SOL_SOCKET, libc::SO_SNDBUF, &[1 << 19]).unwrap();
     thawed.send(25 * REST);
