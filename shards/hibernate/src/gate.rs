@@ -19,7 +19,6 @@
 //!
 //! Lives on: the reader and the grace period have one thread each; a [`ShardGate`] is on the thread of its shard.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,12 +27,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::queue::SegQueue;
-use hashbrown::HashTable;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::queue::{Queue, Segment, Verdicts, Waiting};
 use crate::rules::{Ports, Rules};
 use crate::sys;
+use crate::table::{ConnName, Table};
 use crate::tuple::Tuple;
 
 /// Segments that the reader judges before it looks at the batches of the shards.
@@ -48,16 +47,6 @@ const READER_SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Interval at which a reader that waits for the shards looks whether the gate is closed.
 const START_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
-
-/// Parts of the table, so that the growth of one stops no segment for long.
-const TABLE_PARTS: usize = 256;
-
-/// Name of a connection at its shard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ConnName {
-    pub slot: u32,
-    pub generation: u32,
-}
 
 /// Something that a shard is told.
 #[derive(Clone, Copy, Debug)]
@@ -137,10 +126,9 @@ impl Gate {
     /// # Errors
     /// As [`Queue::open`] and [`Rules::install`].
     pub fn open(ports: Ports<'_>, queue: u16, shards: u16, persist: bool) -> io::Result<(Gate, Vec<ShardGate>)> {
-        let queue = Queue::open(queue).map(|socket| (socket, queue))?;
+        let (number, queue) = (queue, Queue::open(queue)?);
         let lanes = (0..shards).map(|_| Lane::default()).collect();
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (queue, number) = queue;
         let shared = Arc::new(Shared {
             queue,
             lanes,
@@ -151,7 +139,6 @@ impl Gate {
         });
         let (orders, inbox) = channel();
         let (to_grace, batches) = channel();
-        let hasher = RandomState::new();
         let gates = (0..shards).map(|shard| ShardGate {
             shard,
             shared: Arc::clone(&shared),
@@ -159,7 +146,7 @@ impl Gate {
             verdicts: Verdicts::default(),
         });
         let gates = gates.collect();
-        let (table, waiting) = (Table::new(hasher), Vec::new());
+        let (table, waiting) = (Table::default(), Vec::new());
         let reader = Reader { shared: Arc::clone(&shared), table, inbox, to_grace, waiting, attached: 0 };
         let grace = Arc::clone(&shared);
         let threads = vec![
@@ -286,58 +273,6 @@ impl Shared {
     fn send(&self, verdicts: &mut Verdicts) {
         // It fails for want of memory only: the verdicts are sent with the next ones.
         let _ = self.queue.send(verdicts);
-    }
-}
-
-/// Connections whose segments are held. Parts of it grow one by one.
-struct Table {
-    parts: Vec<HashTable<Held>>,
-    hasher: RandomState,
-}
-
-/// A connection in the table: 24 bytes. Two connections share a hash of 64 bits once in 10^5 tables of ten million; the
-/// shard compares the whole tuple.
-struct Held {
-    hash: u64,
-    conn: ConnName,
-    shard: u16,
-}
-
-impl Table {
-    fn new(hasher: RandomState) -> Table {
-        Table { parts: (0..TABLE_PARTS).map(|_| HashTable::new()).collect(), hasher }
-    }
-
-    fn part(&mut self, hash: u64) -> &mut HashTable<Held> {
-        // The table uses the other bits.
-        &mut self.parts[(hash >> 32) as usize % TABLE_PARTS]
-    }
-
-    fn insert(&mut self, shard: u16, tuple: Tuple, conn: ConnName) {
-        let hash = self.hasher.hash_one(tuple);
-        let part = self.part(hash);
-        let held = Held { hash, conn, shard };
-        match part.find_mut(hash, |held| held.hash == hash) {
-            // The same tuple begins anew: its last connection has ended unseen.
-            Some(old) => *old = held,
-            None => drop(part.insert_unique(hash, held, |held| held.hash)),
-        }
-    }
-
-    fn remove(&mut self, shard: u16, tuple: Tuple, conn: ConnName) {
-        let hash = self.hasher.hash_one(tuple);
-        let part = self.part(hash);
-        if let Ok(entry) = part.find_entry(hash, |held| held.hash == hash && held.shard == shard && held.conn == conn) {
-            entry.remove();
-        }
-        if part.len() * 4 < part.capacity() && part.capacity() > 64 {
-            part.shrink_to(part.len() * 2, |held| held.hash);
-        }
-    }
-
-    fn find(&mut self, tuple: Tuple) -> Option<(u16, ConnName)> {
-        let hash = self.hasher.hash_one(tuple);
-        self.part(hash).find(hash, |held| held.hash == hash).map(|held| (held.shard, held.conn))
     }
 }
 
@@ -478,42 +413,5 @@ fn wait_for_grace(shared: &Shared, batches: &Receiver<u16>) {
             lane.news.push(News::GraceOver);
             lane.wake();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tuple(port: u16) -> Tuple {
-        Tuple::new(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], port).into())
-    }
-
-    fn name(slot: u32) -> ConnName {
-        ConnName { slot, generation: 1 }
-    }
-
-    #[test]
-    fn a_table_finds_what_is_in_it_and_gives_memory_back() {
-        let mut table = Table::new(RandomState::new());
-        for port in 0..50_000 {
-            table.insert(3, tuple(port), name(port.into()));
-        }
-        assert!((0..50_000).all(|port| table.find(tuple(port)) == Some((3, name(port.into())))));
-        assert_eq!(table.find(tuple(60_000)), None);
-        for port in 0..50_000 {
-            table.remove(3, tuple(port), name(port.into()));
-        }
-        assert!(table.parts.iter().all(HashTable::is_empty));
-        assert!(table.parts.iter().map(HashTable::capacity).sum::<usize>() < 50_000 / 2);
-    }
-
-    #[test]
-    fn the_name_of_an_ended_connection_removes_nothing_of_the_next() {
-        let mut table = Table::new(RandomState::new());
-        table.insert(0, tuple(1), name(1));
-        table.insert(1, tuple(1), name(2));
-        table.remove(0, tuple(1), name(1));
-        assert_eq!(table.find(tuple(1)), Some((1, name(2))));
     }
 }

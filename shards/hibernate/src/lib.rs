@@ -24,14 +24,16 @@ mod repair;
 mod rules;
 mod self_test;
 pub mod sys;
+mod table;
 mod tuple;
 
 pub use error::Unfit;
-pub use gate::{ConnName, Gate, GateStats, News, ShardGate};
+pub use gate::{Gate, GateStats, News, ShardGate};
 pub use probe::Prober;
 pub use queue::Segment;
 pub use records::{Place, Record, RecordDir, RecordFiles, SESSION_BYTES_MAX};
 pub use repair::{Buffers, Checked, Frozen, LIVE_MARK, Refusal, check, freeze, set_live};
 pub use rules::{Ports, remove_left as remove_left_rules};
 pub use self_test::self_test;
+pub use table::ConnName;
 pub use tuple::Tuple;

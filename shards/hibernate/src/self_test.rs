@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::error::Unfit;
-use crate::gate::{ConnName, Gate, News, ShardGate};
+use crate::gate::{Gate, News, ShardGate};
 use crate::repair::{Buffers, freeze, set_live};
 use crate::rules::Ports;
 use crate::sys::get;
+use crate::table::ConnName;
 use crate::tuple::Tuple;
 
 /// Longest wait for each step. All of it takes some 100 ms on an idle host.
