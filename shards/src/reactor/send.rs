@@ -26,9 +26,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for conn in dirty.drain(..) {
-            let Some(entry) = self.conns.get(conn) else { continue };
-            let is_away = matches!(entry.state, State::Apart | State::Frozen) && !entry.flags.has(Flags::POLL_OUT);
-            if is_away && !self.bring_back_for_frame(conn) {
+            if self.hibernator.is_some() && !self.bring_back_for_frame(conn) {
                 continue;
             }
             let Some(entry) = self.conns.get_mut(conn) else { continue };

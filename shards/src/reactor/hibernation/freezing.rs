@@ -12,7 +12,7 @@ use machine::ids::ConnId;
 use machine::limits::{FREEZES_PER_TURN, SLOTS_SEARCHED_PER_TURN};
 
 use super::frozen_table::Kept;
-use super::{Ending, Machine, Member, Phase, Reactor, name};
+use super::{Machine, Member, Phase, Reactor, name};
 
 /// Searches in a row, at the end of the process, that find connections and freeze none: a second or so.
 const SEARCHES_IN_VAIN_MAX: u32 = 25;
@@ -24,7 +24,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(hibernator) = &mut self.hibernator else { return false };
         let most = hibernator.batch_max();
         let Phase::Searching(found) = &mut hibernator.phase else { return false };
-        if hibernator.next_search > now || (is_over && hibernator.ending == Ending::No) {
+        if hibernator.next_search > now || (is_over && !hibernator.is_ending) {
             return false;
         }
         let mut found = std::mem::take(found);
@@ -44,7 +44,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let mut is_last = false;
         let Some(hibernator) = &mut self.hibernator else { return false };
         hibernator.cursor = if is_through { 0 } else { begin + searched };
-        if is_through && hibernator.ending != Ending::No {
+        if is_through && hibernator.is_ending {
             // Some are thawed again and again, and some are always busy: a search without progress is the last.
             let frozen = hibernator.frozen.len();
             let is_vain = frozen <= hibernator.most_frozen;
@@ -140,8 +140,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Ok(Member { conn, socket, tuple })
         });
         let member = prepared.map_err(drop)?;
-        // It fails without CAP_NET_ADMIN only, which the start has tried. The check then finds no harm: segments pass
-        // the rules, and the socket is not closed while it has any.
+        // It fails without CAP_NET_ADMIN only, which the start has tried. A socket with the mark must not be frozen,
+        // because its segments pass the rules.
         let unmarked = set_live(&member.socket, false);
         let Some(hibernator) = self.hibernator.as_mut().filter(|_| unmarked.is_ok()) else {
             self.put_back(member);

@@ -53,14 +53,6 @@ enum Phase {
     Checking(Vec<u32>),
 }
 
-/// The end of a process whose sessions go on in the next one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    No,
-    /// Everything that can be frozen is frozen now, and again when it was thawed.
-    Freezing,
-}
-
 /// Longest time from the first turn of a shard until it has the broadcasts of the process, if there are any.
 const BROADCASTS_KNOWN: TimeSpan = TimeSpan::from_ms(500);
 /// News of the gate that one turn takes.
@@ -90,7 +82,9 @@ pub(super) struct Hibernator {
     /// Files of their records, if they outlive the process.
     records: Option<RecordFiles>,
     takeover: takeover::Takeover,
-    ending: Ending,
+    /// The process ends, and its sessions go on in the next one: every session that can be frozen is frozen, and again
+    /// when it was thawed.
+    is_ending: bool,
     /// Buffer of a record.
     session: Vec<u8>,
     /// Connections with a frame whose thaw failed, and when it is tried again.
@@ -106,10 +100,10 @@ impl Hibernator {
     /// Returns the state of a shard that hibernates, and the records that it takes over.
     pub(super) fn of(parts: Option<Hibernation>, now: Instant) -> (Option<Hibernator>, Option<Records>) {
         let Some(Hibernation { after, gate, records, probes }) = parts else { return (None, None) };
-        (Some(Hibernator::new((gate, after), probes, now)), records)
+        (Some(Hibernator::new(gate, after, probes, now)), records)
     }
 
-    pub(super) fn new((gate, after): (ShardGate, TimeSpan), probes: Option<Probes>, now: Instant) -> Hibernator {
+    pub(super) fn new(gate: ShardGate, after: TimeSpan, probes: Option<Probes>, now: Instant) -> Hibernator {
         Hibernator {
             probes,
             gate,
@@ -124,7 +118,7 @@ impl Hibernator {
             frozen: frozen_table::FrozenTable::default(),
             records: None,
             takeover: takeover::Takeover::default(),
-            ending: Ending::No,
+            is_ending: false,
             // A buffer that grows would leave copies of secrets in freed memory.
             session: Vec::with_capacity(SESSION_BYTES_MAX),
             retries: VecDeque::new(),
@@ -188,9 +182,9 @@ impl Hibernator {
     /// Freezes everything that can be, from now on. Returns false if the sessions do not outlive the process.
     pub(super) fn end(&mut self, now: Instant) -> bool {
         let outlives = self.records.is_some();
-        if outlives && self.ending == Ending::No {
+        if outlives && !self.is_ending {
             self.gate.accept_no_more();
-            (self.ending, self.after, self.next_search, self.cursor) = (Ending::Freezing, TimeSpan(0), now, 0);
+            (self.is_ending, self.after, self.next_search, self.cursor) = (true, TimeSpan(0), now, 0);
         }
         outlives
     }
@@ -199,7 +193,7 @@ impl Hibernator {
     /// accepted any more.
     pub(super) fn next(&self, open: u32, is_over: bool) -> Option<Instant> {
         let searches = matches!(self.phase, Phase::Searching(_))
-            && if is_over { self.ending != Ending::No } else { open > self.frozen.len() };
+            && if is_over { self.is_ending } else { open > self.frozen.len() };
         let search = searches.then_some(self.next_search);
         let search = search.into_iter().chain(self.begins.filter(|_| self.takeover.is_due())).min();
         search.into_iter().chain(self.retries.front().map(|(at, _)| *at)).min()
@@ -234,11 +228,11 @@ impl Hibernator {
 
     /// Searches come a quarter of the silence apart, so a session is frozen at most that much later.
     fn rest(&self) -> TimeSpan {
-        if self.ending == Ending::No { TimeSpan(self.after.0 / 4) } else { LAST_SEARCHES }
+        if self.is_ending { LAST_SEARCHES } else { TimeSpan(self.after.0 / 4) }
     }
 
     fn batch_max(&self) -> usize {
-        if self.ending == Ending::No { SET_APART_MAX } else { SET_APART_AT_END_MAX }
+        if self.is_ending { SET_APART_AT_END_MAX } else { SET_APART_MAX }
     }
 }
 
@@ -296,7 +290,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
         let Some(hibernator) = &self.hibernator else { return true };
-        if hibernator.ending != Ending::No && self.conns.get(conn).is_none() {
+        if hibernator.is_ending && self.conns.get(conn).is_none() {
             // The next process has it.
             return false;
         }
@@ -349,7 +343,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Leaves a frozen session to the next process. Returns false if that will not have it.
     pub(super) fn leave_to_next(&mut self, conn: ConnId) -> bool {
         let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
-        let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.ending != Ending::No) else {
+        let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.is_ending) else {
             return false;
         };
         let has_record = hibernator.frozen.get(conn.slot).is_some_and(|kept| kept.place != Place::NONE);

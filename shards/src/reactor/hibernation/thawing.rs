@@ -100,11 +100,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// A frame is due on a connection that is set apart or frozen. Returns false if it must wait: it is in `postponed`
-    /// then, because this turn has done its thaws, or its thaw has failed and is tried again later.
+    /// Brings a connection back for which a frame is due. Returns false if the frame must wait: the turn has done its
+    /// thaws, and the connection is in `postponed`; or its thaw has failed, and is tried again later.
     pub(in crate::reactor) fn bring_back_for_frame(&mut self, conn: ConnId) -> bool {
-        let is_frozen = self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen);
-        if is_frozen && self.hibernator.as_ref().is_some_and(|hibernator| hibernator.thaws_left == 0) {
+        let (Some(entry), Some(hibernator)) = (self.conns.get(conn), &self.hibernator) else { return true };
+        let (is_frozen, is_retried) = (entry.state == State::Frozen, entry.flags.has(Flags::POLL_OUT));
+        if is_frozen && is_retried {
+            return true;
+        }
+        if is_frozen && hibernator.thaws_left == 0 {
             self.postponed.push_back(conn);
             return false;
         }

@@ -70,7 +70,7 @@ impl Bench {
     /// Lets the shard hibernate from now on, as the start of a process does.
     fn hibernate(&mut self, gate: ShardGate, records: Option<Records>) {
         let shard = &mut self.shards[0];
-        shard.hibernator = Some(Hibernator::new((gate, AFTER), None, shard.now.mono));
+        shard.hibernator = Some(Hibernator::new(gate, AFTER, None, shard.now.mono));
         let waker = Arc::clone(shard.mailbox.waker());
         shard.begin_hibernation(records, waker);
     }
