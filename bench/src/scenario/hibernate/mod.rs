@@ -66,6 +66,9 @@ pub struct Options {
     pub stay: u64,
 }
 
+/// Ends of the generator that are live at once while sessions arrive: each is a file descriptor. A busy host freezes
+/// them late.
+const LIVE_MAX: usize = 12_000;
 /// Longest wait for the last session, for the last freeze and for the last answer.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time between two looks at the server's numbers while it freezes.
@@ -233,7 +236,8 @@ impl Run<'_> {
         let (mut next, mut last, mut moved) = (0, 0, Instant::now());
         while next < sessions || self.clients.arriving() > 0 {
             let owed = pace.map_or(u64::from(sessions), |pace| pace.owed(Instant::now()));
-            while u64::from(next) < owed.min(sessions.into()) && self.clients.arriving() < at_once {
+            let owed = owed.min(sessions.into());
+            while u64::from(next) < owed && self.clients.arriving() < at_once && self.clients.live() < LIVE_MAX {
                 self.clients.connect(next)?;
                 next += 1;
             }
