@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use crossbeam::queue::SegQueue;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -51,8 +52,9 @@ const START_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
 /// Something that a shard is told.
 #[derive(Clone, Copy, Debug)]
 pub enum News {
-    /// A segment for this connection waits for [`ShardGate::accept`] or [`ShardGate::drop`].
-    Segment(ConnName, Segment),
+    /// A segment for this connection waits for [`ShardGate::accept`] or [`ShardGate::drop`], since the reader has read
+    /// it at this time.
+    Segment(ConnName, Segment, Instant),
     /// The grace period of the batch is over: its connections may be checked.
     GraceOver,
 }
@@ -341,12 +343,15 @@ impl Reader {
                         }
                         continue;
                     }
-                    Some((shard, conn)) if shared.lanes[usize::from(shard)].push(News::Segment(conn, segment)) => {
-                        count(&shared.stats.judged);
-                        to_wake[usize::from(shard) / 64] |= 1 << (shard % 64);
-                        continue;
+                    Some((shard, conn)) => {
+                        let lane = &shared.lanes[usize::from(shard)];
+                        if lane.push(News::Segment(conn, segment, Instant::now())) {
+                            count(&shared.stats.judged);
+                            to_wake[usize::from(shard) / 64] |= 1 << (shard % 64);
+                            continue;
+                        }
+                        segment.id
                     }
-                    Some(_) => segment.id,
                 },
                 Waiting::Unreadable(id) => id,
             };

@@ -88,7 +88,7 @@ impl Test {
 
         // Wake and thaw.
         client.write_all(b"wake").map_err(Unfit::at("exchanging bytes"))?;
-        let News::Segment(woken, segment) = self.news()? else {
+        let News::Segment(woken, segment, _) = self.news()? else {
             return Err(Unfit::Differs("a grace period ended twice"));
         };
         if woken != name || !frozen.takes(segment.position, segment.acknowledged, segment.syn) {

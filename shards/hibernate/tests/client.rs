@@ -42,7 +42,7 @@ fn a_client_whose_end_is_frozen_is_woken_by_its_server() {
     let frozen = freeze(OwnedFd::from(client), tuple).unwrap();
 
     server.write_all(b"wake").unwrap();
-    let News::Segment(woken, segment) = news(&shard) else { panic!("a grace period ended twice") };
+    let News::Segment(woken, segment, _) = news(&shard) else { panic!("a grace period ended twice") };
     assert_eq!((woken, segment.tuple), (name, tuple));
     assert!(frozen.takes(segment.position, segment.acknowledged, segment.syn));
     let thawed = frozen.thaw(Buffers { send: 16 << 10, receive: 16 << 10 }).unwrap();

@@ -8,6 +8,7 @@ use machine::limits;
 use machine::time::TimeSpan;
 use machine::{AgentCommand, Command, Effect, Event, Input, Mail};
 
+use super::hibernation::Hibernator;
 use super::input_horizon::SubmitResult;
 use super::{ControlMessage, Machine, Reactor};
 
@@ -100,7 +101,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.publish();
         }
         // Frames are left when sessions must be thawed for them in the next turns.
-        worked || self.plane.has_ready() || !self.postponed.is_empty()
+        let has_late_frames = self.hibernator.as_ref().is_some_and(Hibernator::has_late_frames);
+        worked || self.plane.has_ready() || has_late_frames
     }
 
     fn complete(&mut self, completion: Completion) {

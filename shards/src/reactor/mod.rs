@@ -228,8 +228,6 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     effects: EffectQueue,
     /// Connections with something to send.
     dirty: Vec<ConnId>,
-    /// Those of them that must be thawed before, when a turn has done its thaws.
-    postponed: VecDeque<ConnId>,
     /// Connections whose side buffers may hold a whole request.
     undecoded: VecDeque<ConnId>,
     /// Connections that wait for a receive span.
@@ -308,7 +306,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
             dirty: Vec::new(),
-            postponed: VecDeque::new(),
             undecoded: VecDeque::new(),
             starved: VecDeque::new(),
             senders_to_move: VecDeque::new(),
@@ -350,7 +347,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(crate) fn board() -> Board {
         let numbers =
             Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, TlsStats::MEANINGS, M::MEANINGS, E::MEANINGS]);
-        numbers.with_histograms(&[M::HISTOGRAMS, E::HISTOGRAMS])
+        numbers.with_histograms(&[M::HISTOGRAMS, E::HISTOGRAMS, hibernation::ThawTimes::MEANINGS])
     }
 
     /// Copies every number to the board, and gives back what a burst made the queues grow to.
@@ -358,7 +355,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         trim(&mut self.lingering);
         trim(&mut self.inputs);
         trim(&mut self.undecoded);
-        trim(&mut self.postponed);
+        if let Some(hibernator) = &mut self.hibernator {
+            hibernator.trim();
+        }
         self.handshakes.trim();
         self.lines.trim();
         self.callers.trim();
@@ -398,6 +397,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.edge.write_to(&self.board, next + M::MEANINGS.len());
         self.machine.write_histograms(&self.board);
         self.edge.write_histograms(&self.board, M::HISTOGRAMS.len());
+        if let Some(hibernator) = &self.hibernator {
+            hibernator.thaw_times.write_to(&self.board, M::HISTOGRAMS.len() + E::HISTOGRAMS.len());
+        }
     }
 
     /// Milliseconds since the process started, wrapping.

@@ -319,7 +319,7 @@ impl Clients {
             let Some(news) = self.gate.next() else { break };
             match news {
                 News::GraceOver => self.freeze_batch(),
-                News::Segment(conn, segment) => {
+                News::Segment(conn, segment, _) => {
                     let record = self.frozen.get(conn.slot as usize).and_then(Option::as_ref);
                     let accepts = match record.filter(|record| record.tuple() == segment.tuple) {
                         // The end is live, or is set apart.

@@ -15,6 +15,7 @@
 
 mod freezing;
 mod frozen_table;
+mod late_frames;
 mod takeover;
 mod thawing;
 
@@ -33,6 +34,10 @@ use machine::time::{Instant, TimeSpan};
 use machine::{AgentCommand, AgentEvent, Event, Input};
 
 use super::{Machine, Reactor};
+#[cfg(test)]
+pub(super) use late_frames::FAILURES_IN_A_ROW_MAX;
+use late_frames::LateFrame;
+pub(super) use late_frames::ThawTimes;
 
 /// A connection that is set apart: its ordinary descriptor is the only one.
 struct Member {
@@ -87,10 +92,15 @@ pub(super) struct Hibernator {
     is_ending: bool,
     /// Buffer of a record.
     session: Vec<u8>,
-    /// Connections with a frame whose thaw failed, and when it is tried again.
-    retries: VecDeque<(Instant, ConnId)>,
+    /// Frames for which the turn had no thaw left.
+    late_frames: VecDeque<LateFrame>,
+    /// Frames whose thaw has failed, and when it is tried again.
+    retries: VecDeque<(Instant, LateFrame)>,
+    no_retry_before: Instant,
+    failures_in_a_row: u32,
     /// Thaws that this turn may still do.
     thaws_left: usize,
+    pub(super) thaw_times: ThawTimes,
     /// Searches of all slots that have ended.
     #[cfg(test)]
     searches: u64,
@@ -121,8 +131,12 @@ impl Hibernator {
             is_ending: false,
             // A buffer that grows would leave copies of secrets in freed memory.
             session: Vec::with_capacity(SESSION_BYTES_MAX),
+            late_frames: VecDeque::new(),
             retries: VecDeque::new(),
+            no_retry_before: now,
+            failures_in_a_row: 0,
             thaws_left: 0,
+            thaw_times: ThawTimes::default(),
             #[cfg(test)]
             searches: 0,
         }
@@ -152,6 +166,17 @@ impl Hibernator {
     pub(super) fn segments(&self) -> [u64; 3] {
         let stats = self.gate.stats();
         [&stats.judged, &stats.unknown, &stats.dropped].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Returns true if frames wait for a turn with thaws left.
+    pub(super) fn has_late_frames(&self) -> bool {
+        !self.late_frames.is_empty()
+    }
+
+    /// Gives back what a crowd of late frames needed.
+    pub(super) fn trim(&mut self) {
+        super::trim(&mut self.late_frames);
+        super::trim(&mut self.retries);
     }
 
     /// Returns true if the gate has something to say.
@@ -196,7 +221,8 @@ impl Hibernator {
             && if is_over { self.is_ending } else { open > self.frozen.len() };
         let search = searches.then_some(self.next_search);
         let search = search.into_iter().chain(self.begins.filter(|_| self.takeover.is_due())).min();
-        search.into_iter().chain(self.retries.front().map(|(at, _)| *at)).min()
+        let retry = self.retries.front().map(|(at, _)| (*at).max(self.no_retry_before));
+        search.into_iter().chain(retry).min()
     }
 
     #[cfg(test)]
@@ -246,11 +272,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(hibernator) = &mut self.hibernator else { return false };
         hibernator.thaws_left = THAWS_PER_TURN;
         hibernator.begins.get_or_insert(self.now.mono.after(BROADCASTS_KNOWN));
-        for _ in 0..self.postponed.len().min(THAWS_PER_TURN) {
-            self.dirty.extend(self.postponed.pop_front());
-        }
-        let mut worked = self.read_gate();
-        worked |= self.retry_thaws();
+        // Segments and late frames share the turn, whichever of them are more.
+        let mut worked = self.thaw_for_late_frames(THAWS_PER_TURN / 2);
+        worked |= self.read_gate();
+        let left = self.hibernator.as_ref().map_or(0, |hibernator| hibernator.thaws_left);
+        worked |= self.thaw_for_late_frames(left);
         worked |= self.check_batch();
         worked |= self.search();
         worked | self.resume_sessions()
@@ -265,9 +291,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let Some(news) = hibernator.gate.next() else { break };
             worked = true;
             match news {
-                News::Segment(conn, segment) => {
+                News::Segment(conn, segment, read_at) => {
                     let conn = ConnId { slot: conn.slot, generation: conn.generation };
-                    let accepts = self.judge_segment(conn, segment);
+                    let accepts = self.judge_segment(conn, segment, read_at);
                     let Some(hibernator) = &mut self.hibernator else { break };
                     if accepts { hibernator.gate.accept(segment) } else { hibernator.gate.drop(segment) }
                 }
@@ -281,8 +307,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         worked
     }
 
-    /// Thaws the connection of a segment. Returns false if the segment must be dropped.
-    fn judge_segment(&mut self, conn: ConnId, segment: Segment) -> bool {
+    /// Thaws the connection of a segment that the gate has read at `read_at`. Returns false if the segment must be
+    /// dropped.
+    fn judge_segment(&mut self, conn: ConnId, segment: Segment, read_at: std::time::Instant) -> bool {
         if self.conns.get(conn).is_some_and(|entry| entry.state == State::Apart) {
             // It is not silent any more.
             self.bring_back(conn);
@@ -309,9 +336,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.stats.wakes_refused += 1;
             return false;
         }
-        let thawed = self.thaw(conn);
-        self.stats.thaws_by_segment += u64::from(thawed);
-        thawed
+        self.thaw_for_segment(conn, read_at)
     }
 
     /// Sends a probe in place of a Ping to a frozen session. Returns false if the Ping itself is due.

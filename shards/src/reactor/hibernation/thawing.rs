@@ -1,6 +1,7 @@
 //! Thawing: a socket is made again because a segment came, a frame is due, or the session ends.
 
 use std::os::fd::AsFd;
+use std::time;
 
 use hibernate::{Place, freeze, set_live};
 
@@ -11,9 +12,10 @@ use machine::ids::ConnId;
 use machine::time::TimeSpan;
 
 use super::frozen_table::Kept;
+use super::late_frames::{FAILURES_IN_A_ROW_MAX, LateFrame, us_since};
 use super::{Machine, Member, Reactor, name};
 
-/// Pause before a thaw that failed is tried again.
+/// Pause before a thaw that failed is tried again, and after [`FAILURES_IN_A_ROW_MAX`].
 const RETRY: TimeSpan = TimeSpan::from_ms(100);
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
@@ -49,8 +51,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let tuple = frozen.tuple();
         let Ok(socket) = frozen.thaw(WEBSOCKET_BUFFERS) else {
             self.stats.thaw_failures += 1;
+            hibernator.failures_in_a_row += 1;
+            if hibernator.failures_in_a_row == FAILURES_IN_A_ROW_MAX {
+                (hibernator.failures_in_a_row, hibernator.no_retry_before) = (0, self.now.mono.after(RETRY));
+            }
             return false;
         };
+        hibernator.failures_in_a_row = 0;
         hibernator.frozen.remove(conn.slot);
         // Nothing may be sealed with keys that a record still has.
         let is_erased = hibernator.erase(place);
@@ -77,7 +84,18 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let _ = set_live(&socket, true);
         hibernator.gate.live(tuple, name(conn));
         self.stay_open(conn);
+        self.release_frame(conn);
         true
+    }
+
+    /// Lets a frame go that waits for the thaw in a queue of this component. Nobody else looks at its connection.
+    fn release_frame(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::DIRTY) || entry.flags.has(Flags::POLL_OUT) {
+            entry.flags.clear(Flags::POLL_OUT);
+            entry.flags.set(Flags::DIRTY);
+            self.dirty.push(conn);
+        }
     }
 
     /// Brings a connection back that is set apart or frozen. Returns false if it stays frozen.
@@ -91,36 +109,66 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
                 true
             }
-            Some(State::Frozen) => {
-                let thawed = self.thaw(conn);
-                self.stats.thaws_by_frame += u64::from(thawed);
-                thawed
-            }
+            Some(State::Frozen) => self.thaw_for_frame(LateFrame { conn, since: time::Instant::now() }),
             _ => true,
         }
     }
 
     /// Brings a connection back for which a frame is due. Returns false if the frame must wait: the turn has done its
-    /// thaws, and the connection is in `postponed`; or its thaw has failed, and is tried again later.
+    /// thaws, and the frame is one of `late_frames`; or its thaw has failed, and is tried again later.
     pub(in crate::reactor) fn bring_back_for_frame(&mut self, conn: ConnId) -> bool {
-        let (Some(entry), Some(hibernator)) = (self.conns.get(conn), &self.hibernator) else { return true };
-        let (is_frozen, is_retried) = (entry.state == State::Frozen, entry.flags.has(Flags::POLL_OUT));
-        if is_frozen && is_retried {
+        let (Some(entry), Some(hibernator)) = (self.conns.get(conn), &mut self.hibernator) else { return true };
+        if entry.state != State::Frozen {
+            return self.bring_back(conn);
+        }
+        if entry.flags.has(Flags::POLL_OUT) {
+            // It is one of those that are tried again.
             return true;
         }
-        if is_frozen && hibernator.thaws_left == 0 {
-            self.postponed.push_back(conn);
+        let frame = LateFrame { conn, since: time::Instant::now() };
+        if hibernator.thaws_left == 0 {
+            hibernator.late_frames.push_back(frame);
             return false;
         }
-        let is_back = self.bring_back(conn);
-        if !is_back {
-            self.retry_later(conn);
+        self.thaw_or_retry(frame)
+    }
+
+    /// Returns true if the connection is frozen, and a frame waits for its thaw: in `late_frames` with
+    /// [`Flags::DIRTY`], in `retries` with [`Flags::POLL_OUT`].
+    fn waits_for_thaw(&self, conn: ConnId, flag: Flags) -> bool {
+        self.conns.get(conn).is_some_and(|entry| entry.state == State::Frozen && entry.flags.has(flag))
+    }
+
+    fn thaw_for_frame(&mut self, frame: LateFrame) -> bool {
+        let thawed = self.thaw(frame.conn);
+        if thawed && let Some(hibernator) = &mut self.hibernator {
+            self.stats.thaws_by_frame += 1;
+            hibernator.thaw_times.by_frame.record(us_since(frame.since));
         }
-        is_back
+        thawed
+    }
+
+    /// Thaws the connection of a segment that the gate has read at `read_at`. Returns false if it stays frozen.
+    pub(super) fn thaw_for_segment(&mut self, conn: ConnId, read_at: time::Instant) -> bool {
+        let thawed = self.thaw(conn);
+        if thawed && let Some(hibernator) = &mut self.hibernator {
+            self.stats.thaws_by_segment += 1;
+            hibernator.thaw_times.by_segment.record(us_since(read_at));
+        }
+        thawed
+    }
+
+    fn thaw_or_retry(&mut self, frame: LateFrame) -> bool {
+        let thawed = self.thaw_for_frame(frame);
+        if !thawed {
+            self.retry_later(frame);
+        }
+        thawed
     }
 
     /// The thaw has failed: to the machine it is a socket that takes no bytes.
-    fn retry_later(&mut self, conn: ConnId) {
+    fn retry_later(&mut self, frame: LateFrame) {
+        let LateFrame { conn, .. } = frame;
         let (now, now_ms) = (self.now.mono, self.now_ms());
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::DIRTY);
@@ -133,20 +181,32 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
         }
         if let Some(hibernator) = &mut self.hibernator {
-            hibernator.retries.push_back((now.after(RETRY), conn));
+            hibernator.retries.push_back((now.after(RETRY), frame));
         }
         self.watch_websocket(conn);
     }
 
-    pub(super) fn retry_thaws(&mut self) -> bool {
-        let mut worked = false;
-        while let Some(hibernator) = &mut self.hibernator {
-            let Some((_, conn)) = hibernator.retries.pop_front_if(|(at, _)| *at <= self.now.mono) else { break };
-            worked = true;
-            let Some(entry) = self.conns.get_mut(conn) else { continue };
-            entry.flags.clear(Flags::POLL_OUT);
-            self.mark_dirty(conn);
+    /// Thaws the connections whose frames had to wait, this many at most.
+    pub(super) fn thaw_for_late_frames(&mut self, most: usize) -> bool {
+        let now = self.now.mono;
+        let mut left = most;
+        while left > 0
+            && let Some(hibernator) = self.hibernator.as_mut().filter(|hibernator| hibernator.no_retry_before <= now)
+            && let Some((_, frame)) = hibernator.retries.pop_front_if(|(at, _)| *at <= now)
+        {
+            left -= 1;
+            if self.waits_for_thaw(frame.conn, Flags::POLL_OUT) {
+                self.thaw_or_retry(frame);
+            }
         }
-        worked
+        while left > 0
+            && let Some(frame) = self.hibernator.as_mut().and_then(|hibernator| hibernator.late_frames.pop_front())
+        {
+            left -= 1;
+            if self.waits_for_thaw(frame.conn, Flags::DIRTY) {
+                self.thaw_or_retry(frame);
+            }
+        }
+        left < most
     }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use hibernate::{Gate, Ports, Prober, RecordDir, ShardGate, freeze, set_live};
 
 use crate::ports::{Edge, Probes, Records};
-use crate::reactor::hibernation::Hibernator;
+use crate::reactor::hibernation::{FAILURES_IN_A_ROW_MAX, Hibernator};
 use crate::reactor::{Machine, PlaneLimits, Reactor};
-use crate::ring::{State, WEBSOCKET_BUFFERS};
+use crate::ring::{Flags, State, WEBSOCKET_BUFFERS};
 use machine::ids::ConnId;
 use machine::limits::{SET_APART_MAX, THAWS_PER_TURN};
 use machine::time::TimeSpan;
@@ -142,6 +142,10 @@ fn a_crowd_is_frozen_in_batches_and_hears_a_frame_to_each() {
         for client in &mut clients {
             bench.until("an answer", |_| client.heard() == b"pong\n");
         }
+        let times = bench.shards[0].hibernator.as_ref().unwrap().thaw_times.counts();
+        let stats = &bench.shards[0].stats;
+        assert_eq!(times, [stats.thaws_by_segment, stats.thaws_by_frame]);
+        assert!(stats.thaws_by_segment >= CROWD as u64 && stats.thaws_by_frame >= CROWD as u64);
     });
 }
 
@@ -216,6 +220,52 @@ fn a_frame_whose_thaw_fails_is_sent_later() {
         freeze(obstacle, record.tuple()).unwrap();
         bench.until("all notifications", |_| client.lines() == 3);
         bench.until("no emission is owed", |bench| bench.log(0).contains(&"writable".to_owned()));
+    });
+}
+
+/// More thaws fail than a turn does. The last session of all has nothing in its way.
+#[test]
+fn a_crowd_whose_thaws_fail_hears_its_frames_later() {
+    const CROWD: usize = 2 * THAWS_PER_TURN;
+    hibernating(PlaneLimits::new(1_000), |bench| {
+        let mut clients: Vec<_> = (0..CROWD + 1).map(|_| bench.websocket()).collect();
+        bench.until_frozen(CROWD + 1);
+        let mut sessions = bench.shards[0].machine.opened.clone();
+        let last = sessions.pop().unwrap();
+        let hibernator = bench.shards[0].hibernator.as_ref().unwrap();
+        let records: Vec<_> = sessions.iter().map(|conn| *hibernator.record_for_test(conn.slot)).collect();
+        let obstacles: Vec<_> = records.iter().map(|record| record.thaw(WEBSOCKET_BUFFERS).unwrap()).collect();
+        for conn in &sessions {
+            bench.shards[0].machine.send_notes(*conn, 1..2);
+        }
+        bench.shards[0].machine.send_notes(last, 1..2);
+        bench.until("a notification", |_| clients[CROWD].lines() == 1);
+        let failures = bench.shards[0].stats.thaw_failures;
+        assert!(failures >= CROWD as u64);
+        let mut before = failures;
+        bench.until("more failures", |bench| {
+            let of_turn = std::mem::replace(&mut before, bench.shards[0].stats.thaw_failures);
+            assert!(before - of_turn <= u64::from(FAILURES_IN_A_ROW_MAX), "{} in one turn", before - of_turn);
+            before > failures + CROWD as u64
+        });
+        let mut obstacles = obstacles.into_iter().zip(&records).map(|(obstacle, record)| {
+            set_live(&obstacle, false).unwrap();
+            freeze(obstacle, record.tuple()).unwrap();
+        });
+        // The first one speaks as soon as it can be thawed. Its frame goes out then, and its word is heard.
+        obstacles.next();
+        clients[0].say(b"E\n");
+        bench.until("a thaw by the segment", |bench| bench.shards[0].stats.thaws_by_segment == 1);
+        bench.turn();
+        let conn = sessions[0];
+        assert!(!bench.shards[0].conns.get(conn).unwrap().flags.has(Flags::POLL_OUT), "its frame waits on");
+        obstacles.for_each(drop);
+        for client in &mut clients[..CROWD] {
+            bench.until("a notification", |_| client.lines() >= 1);
+        }
+        bench.until("an answer", |_| clients[0].lines() == 2);
+        let [_, by_frame] = bench.shards[0].hibernator.as_ref().unwrap().thaw_times.counts();
+        assert_eq!(by_frame, CROWD as u64);
     });
 }
 
