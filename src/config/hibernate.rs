@@ -1,5 +1,6 @@
 //! `hibernate.*`: idle connections of user agents that are frozen (docs/OPERATIONS.md, decision 0034).
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::allowed::SECONDS_OR_ZERO;
@@ -29,9 +30,8 @@ keys! {
         |c, raw| { c.hibernate.ping_interval = parse::duration(raw)?; Some(()) };
 }
 
-/// A connection that speaks more often costs more frozen than live.
-const AFTER_MIN: Duration = Duration::from_secs(30);
-const AFTER_MAX: Duration = Duration::from_secs(86_400);
+/// Values of `hibernate.after`. A connection that speaks more often costs more frozen than live.
+pub const HIBERNATE_AFTER: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(86_400);
 
 /// Reads `hibernate.after`; 0 is `None`.
 fn after(raw: &Raw) -> Option<Option<Duration>> {
@@ -39,7 +39,7 @@ fn after(raw: &Raw) -> Option<Option<Duration>> {
     if span.is_zero() {
         return Some(None);
     }
-    (AFTER_MIN..=AFTER_MAX).contains(&span).then_some(Some(span))
+    HIBERNATE_AFTER.contains(&span).then_some(Some(span))
 }
 
 /// Refuses a time of silence that the pings of the server never let pass.

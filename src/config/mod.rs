@@ -44,6 +44,7 @@ pub use protocol::webpush::endpoint::TokenForm;
 
 pub use self::tls::Pair;
 pub use error::ConfigError;
+pub use hibernate::HIBERNATE_AFTER;
 pub use parse::Secret;
 pub use scylla::shared_store_faults;
 pub use setting::Origin;

@@ -10,7 +10,7 @@
 //! operation depends on its rate (each that is alone wakes a shard), so the measurement nearest to the wanted rate is
 //! taken: for pings one at the rate that the million brings, from fewer sessions that are pinged more often.
 
-use super::documented::{FRESH_TOKEN_US, OPERATIONS};
+use super::documented::{FRESH_TOKEN_US, OPERATIONS, THAW_US};
 use super::{Basis, Mix};
 use crate::result::{Outcome, names};
 
@@ -99,6 +99,14 @@ impl Prediction {
                 rate: mix.push_rate * mix.fresh_token_share,
                 cost: Cost::assumed(FRESH_TOKEN_US),
                 us: FRESH_TOKEN_US,
+            });
+        }
+        if mix.hibernation.is_on() {
+            items.push(Item {
+                name: "server CPU per thaw and freeze",
+                rate: mix.thaws(),
+                cost: Cost::assumed(THAW_US),
+                us: THAW_US,
             });
         }
         Prediction { items, cold_us }

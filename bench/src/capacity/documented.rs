@@ -8,6 +8,10 @@ use crate::result::names;
 pub(super) const SESSION_USER_BYTES: f64 = 160.0;
 /// Kernel bytes of an idle connection, the server's end.
 pub(super) const SESSION_KERNEL_BYTES: f64 = 4_170.0;
+/// User bytes of a frozen connection, beside those of its session.
+pub(super) const FROZEN_USER_BYTES: f64 = 120.0;
+/// Kernel bytes of a frozen connection.
+pub(super) const FROZEN_KERNEL_BYTES: f64 = 200.0;
 /// Bytes of the process before its first session.
 pub(super) const PROCESS_BYTES: f64 = 3e6;
 /// Bytes of the arenas and lanes of one warm shard.
@@ -46,6 +50,9 @@ pub(super) const OPERATIONS: &[(&str, f64)] = &[
 /// Server CPU in microseconds of the signature check of a VAPID token that was not seen before.
 pub(super) const FRESH_TOKEN_US: f64 = 52.0;
 
+/// Server CPU in microseconds of a thaw and the freeze behind it.
+pub(super) const THAW_US: f64 = 90.0;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +62,8 @@ mod tests {
         let constants = [
             ("an idle session, user memory", SESSION_USER_BYTES, 1.0, "B"),
             ("an idle connection, kernel memory", SESSION_KERNEL_BYTES, 1.0, "B"),
+            ("a frozen connection, user memory beside its session", FROZEN_USER_BYTES, 1.0, "B"),
+            ("a frozen connection, kernel memory", FROZEN_KERNEL_BYTES, 1.0, "B"),
             ("the process at start", PROCESS_BYTES, 1e6, "MB"),
             ("a shard, once warm", SHARD_WARM_BYTES, 1e6, "MB"),
             ("a shard, at most", SHARD_BYTES_MAX, MIB, "MiB"),
@@ -65,6 +74,7 @@ mod tests {
             ("TLS handshakes of a shard, at most", TLS_HANDSHAKES_BYTES, MIB, "MiB"),
             ("the system", SYSTEM_BYTES, 1024.0 * MIB, "GiB"),
             ("the signature check of a VAPID token never seen", FRESH_TOKEN_US, 1.0, "us"),
+            ("thaw and freeze", THAW_US, 1.0, "us"),
         ];
         let operations = OPERATIONS.iter().map(|(name, us)| (name.trim_start_matches(names::CPU_PER), *us, 1.0, "us"));
         let page = include_str!("../../../docs/CAPACITY.md");

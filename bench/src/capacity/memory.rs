@@ -3,8 +3,9 @@
 use std::io;
 
 use super::documented::{
-    LEDGER_BYTES, PROCESS_BYTES, RING_BYTES, SESSION_KERNEL_BYTES, SESSION_USER_BYTES, SHARD_BYTES_MAX,
-    SHARD_WARM_BYTES, SPARE_SHARE, STORE_BYTES, SYSTEM_BYTES, TLS_CONNECTION_BYTES, TLS_HANDSHAKES_BYTES,
+    FROZEN_KERNEL_BYTES, FROZEN_USER_BYTES, LEDGER_BYTES, PROCESS_BYTES, RING_BYTES, SESSION_KERNEL_BYTES,
+    SESSION_USER_BYTES, SHARD_BYTES_MAX, SHARD_WARM_BYTES, SPARE_SHARE, STORE_BYTES, SYSTEM_BYTES,
+    TLS_CONNECTION_BYTES, TLS_HANDSHAKES_BYTES,
 };
 use super::fit::{Line, index_bytes};
 use super::{Basis, Mix};
@@ -43,8 +44,9 @@ pub(super) struct Prediction {
 impl Prediction {
     pub fn new(basis: &Basis<'_>, mix: &Mix) -> io::Result<Prediction> {
         let sessions = mix.sessions as f64;
-        let (user, user_off) = user(basis, mix)?;
-        let (kernel, kernel_off) = kernel(basis)?;
+        let (mut user, user_off) = user(basis, mix)?;
+        let (mut kernel, kernel_off) = kernel(basis, mix)?;
+        add_frozen(&mut user, &mut kernel, mix);
         let shards = mix.shards.map(|count| count as f64).or(basis.shards());
         Ok(Prediction { sessions, user, kernel, beside: beside(mix, shards), off: Some((user_off, kernel_off)) })
     }
@@ -52,12 +54,13 @@ impl Prediction {
     /// The forecast of the documented constants alone, for shards whose number is known or guessed.
     pub fn documented(mix: &Mix, shards: f64) -> Prediction {
         let item = |name: &str, fixed: f64, each: f64| Item { name: name.into(), fixed, each, how: DOCUMENTED.into() };
-        let user = vec![
+        let mut user = vec![
             item("session, index and its part of chunks", 0.0, SESSION_USER_BYTES),
             item("the process without sessions", PROCESS_BYTES, 0.0),
             item(&format!("{shards} warm shards"), shards * SHARD_WARM_BYTES, 0.0),
         ];
-        let kernel = vec![item("socket, file, inode, armed poll", 0.0, SESSION_KERNEL_BYTES)];
+        let mut kernel = vec![item(&sockets(mix), 0.0, SESSION_KERNEL_BYTES * mix.live_share())];
+        add_frozen(&mut user, &mut kernel, mix);
         Prediction { sessions: mix.sessions as f64, user, kernel, beside: beside(mix, Some(shards)), off: None }
     }
 
@@ -131,6 +134,16 @@ impl Prediction {
             mib(self.host_bytes()),
             PROMISE * 100.0
         );
+        if mix.hibernation.is_on() {
+            println!("  The share of live sessions is computed from the options, and not promised.");
+            let each = SESSION_KERNEL_BYTES - FROZEN_USER_BYTES - FROZEN_KERNEL_BYTES;
+            let more = each * (1.0 - mix.live_share()) * self.sessions;
+            println!(
+                "  When a broadcast or the network thaws every session at once, they take {} more. Records (hibernate.dir) are \
+                 not in it: 128 to 256 B a session, and twice that for a moment of a restart.",
+                mib(more)
+            );
+        }
         println!(
             "  Not in it: stored messages in the page cache, connection tracking (about 320 B a connection: use notrack){}.",
             if mix.tls { "" } else { ", TLS (--tls)" }
@@ -262,7 +275,7 @@ fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
     Ok((items, line.off))
 }
 
-fn kernel(basis: &Basis<'_>) -> io::Result<(Vec<Item>, f64)> {
+fn kernel(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
     let (name, share, how) = match basis.hold.series(names::KERNEL_BYTES) {
         Some(_) => (names::KERNEL_BYTES, 1.0, "slope of the slab caches, the server's end"),
         None => (names::KERNEL_BYTES_BOTH_ENDS, 0.5, "slope of the slab caches, half of both ends"),
@@ -271,10 +284,32 @@ fn kernel(basis: &Basis<'_>) -> io::Result<(Vec<Item>, f64)> {
     let line = fitted(&points, name)?;
     let item = |name: &str, fixed: f64, each: f64, how: &str| Item { name: name.into(), fixed, each, how: how.into() };
     let items = vec![
-        item("socket, file, inode, armed poll", 0.0, line.slope * share, how),
+        item(&sockets(mix), 0.0, line.slope * share * mix.live_share(), how),
         item("what is there anyway", line.fixed * share, 0.0, "start of that line"),
     ];
     Ok((items, line.off))
+}
+
+/// Adds what frozen connections take.
+fn add_frozen(user: &mut Vec<Item>, kernel: &mut Vec<Item>, mix: &Mix) {
+    if !mix.hibernation.is_on() {
+        return;
+    }
+    let share = 1.0 - mix.live_share();
+    let frozen = |each: f64| Item {
+        name: "frozen connections".into(),
+        fixed: 0.0,
+        each: each * share,
+        how: format!("{each:.0} B for each of {:.1} % of the sessions: {DOCUMENTED}", share * 100.0),
+    };
+    user.push(frozen(FROZEN_USER_BYTES));
+    kernel.push(frozen(FROZEN_KERNEL_BYTES));
+}
+
+/// Name of the line of sockets.
+fn sockets(mix: &Mix) -> String {
+    let what = "socket, file, inode, armed poll";
+    if mix.hibernation.is_on() { format!("{what}, {:.1} % live", mix.live_share() * 100.0) } else { what.into() }
 }
 
 fn fitted(points: &[[f64; 2]], name: &str) -> io::Result<Line> {

@@ -2,8 +2,9 @@
 //! of it. Bytes are promised within 5 % and CPU within 20 % of what a full run then shows; `--check RESULT` says how
 //! far off it was, line by line.
 //!
-//! Reading order: [`documented`] has the constants, [`fit`] the curves, [`memory`] and [`cpu`] the two models,
-//! [`nodes`] spreads the sessions, [`measure`] runs the scenarios, [`check`] compares.
+//! Reading order: [`documented`] has the constants, [`fit`] the curves, [`hibernation`] the share of the sessions that
+//! is live, [`memory`] and [`cpu`] the two models, [`nodes`] spreads the sessions, [`measure`] runs the scenarios,
+//! [`check`] compares.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,6 +17,8 @@ use crate::result::{Outcome, names};
 mod documented;
 
 mod fit;
+
+mod hibernation;
 
 mod memory;
 
@@ -72,6 +75,8 @@ pub struct Mix {
     /// Seconds between the pings of an idle session (websocket.auto_ping_interval).
     #[arg(long, value_name = "S", default_value_t = 300.0)]
     pub ping_interval: f64,
+    #[command(flatten)]
+    pub hibernation: hibernation::Hibernation,
     /// Cores of a host to be sized; 0: say how many it takes. Several nodes are planned where one host has too few.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cores: u64,
@@ -180,7 +185,10 @@ impl Mix {
         if let Some(count) = self.shards.filter(|count| !(1..=u64::from(SHARDS_MAX)).contains(count)) {
             return Some(format!("--shards {count}: the server takes 1 to {SHARDS_MAX}"));
         }
-        (self.sessions == 0).then(|| "--sessions 0 needs no host".into())
+        if self.sessions == 0 {
+            return Some("--sessions 0 needs no host".into());
+        }
+        self.hibernation.complaint(self.ping_interval)
     }
 
     /// The load of one of `nodes` nodes that share it.

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::check::{Compared, Promise, lines};
 use super::fit::index_bytes;
+use super::hibernation::Hibernation;
 use super::measure::{Beat, await_server};
 use super::nodes::Plan;
 use super::{Basis, Measured, Mix, cpu, memory};
@@ -350,6 +351,9 @@ fn a_mix_that_makes_no_sense_is_refused() {
         Mix { memory: Some(0.0), ..mix() },
         Mix { max_connections: Some(1 << 25), ..mix() },
         Mix { shards: Some(257), ..mix() },
+        frozen(29.0, 0.0),
+        frozen(300.0, 0.0),
+        frozen(60.0, 300.0),
     ] {
         assert!(wrong.complaint().is_some(), "{wrong:?}");
     }
@@ -361,4 +365,30 @@ fn tls_costs_its_secrets_and_its_handshakes() {
     let all_bytes = |tls| memory::Prediction::documented(&Mix { tls, ..mix() }, 2.0).all_bytes();
     let more: f64 = all_bytes(true) - all_bytes(false);
     assert!((more - (1e6 * 224.0 + 2.0 * 5.0 * 1_048_576.0)).abs() < 1.0, "{more}");
+}
+
+/// A server that freezes after `after` seconds, and pings each 300 s, or thaws only each `pings` seconds for a ping.
+fn frozen(after: f64, pings: f64) -> Mix {
+    let hibernation = Hibernation { hibernate_after: after, hibernate_ping_interval: pings };
+    Mix { hibernation, push_rate: 0.0, ..mix() }
+}
+
+#[test]
+fn frozen_sessions_have_no_socket_and_are_thawed_for_each_frame() {
+    let mixes = [frozen(0.0, 0.0), frozen(60.0, 0.0), frozen(60.0, 3_000.0)];
+    let live = mixes.map(|mix| (mix.live_share() * 1_000.0).round());
+    assert_eq!(live, [1_000.0, 250.0, 25.0]);
+    let noisy = Mix { push_rate: 1e6, store_share: 0.0, ..frozen(60.0, 0.0) };
+    assert_eq!((noisy.live_share(), noisy.thaws()), (1.0, 0.0));
+    let all_bytes = |mix: &Mix| memory::Prediction::documented(mix, 2.0).all_bytes();
+    let saved = all_bytes(&frozen(0.0, 0.0)) - all_bytes(&frozen(60.0, 0.0));
+    assert!((saved - 1e6 * 0.75 * (4_170.0 - 320.0)).abs() < 1.0, "{saved}");
+    let basis = [hold(&[0.0, 5_000.0, 10_000.0])];
+    let basis = Basis::new(&basis).unwrap();
+    let measured = |mix: &Mix| memory::Prediction::new(&basis, mix).unwrap().kernel_bytes();
+    assert!(measured(&frozen(60.0, 0.0)) < 0.35 * measured(&frozen(0.0, 0.0)));
+    let thaws = |mix: &Mix| cpu::Prediction::new(&basis, mix).items.last().map(|item| (item.name, item.rate)).unwrap();
+    let (name, rate) = thaws(&frozen(60.0, 0.0));
+    assert!(name.contains("thaw") && (rate - 1e6 / 300.0 * 0.75).abs() < 0.1, "{name} {rate}");
+    assert!(!thaws(&frozen(0.0, 0.0)).0.contains("thaw"));
 }
