@@ -21,6 +21,7 @@ import requests
 import namespaces
 from browser import Browser, encoded, opened
 from conftest import PORTS, Server
+from curl_client import CurlSocket
 from replays.player import CLOSE, PATIENCE, PING, PONG, TEXT, Connection
 from segments import established, key
 from tls_front import make_certificate
@@ -296,10 +297,22 @@ def agents(server, kinds, broadcasts=None):
 
 def browser(server, kind):
     """A user agent that `websockets` connects. It answers pings by itself, and sends none."""
-    host = f"[{server.addresses[6]}]" if kind.family == 6 else server.addresses[4]
-    address = f"{'wss' if kind.tls else 'ws'}://{host}:{kind.port}"
     options = {"ping_interval": None, "proxy": None, "ssl": server.context(kind.tls) if kind.tls else None}
-    made = Browser(server, connect=lambda _: opened(address, **options))
+    return connected(server, lambda _: opened(url(server, kind), **options))
+
+
+def curl(server, kind):
+    """A user agent that libcurl connects."""
+    return connected(server, lambda _: CurlSocket(url(server, kind), server.authority, kind.tls))
+
+
+def url(server, kind):
+    host = f"[{server.addresses[6]}]" if kind.family == 6 else server.addresses[4]
+    return f"{'wss' if kind.tls else 'ws'}://{host}:{kind.port}"
+
+
+def connected(server, connect):
+    made = Browser(server, connect=connect)
     server.streams.append(made.socket.socket)
     return made
 
@@ -332,11 +345,12 @@ class Stage:
         for agent in self.unacked:
             for body in UNACKED:
                 agent.server.post(agent.endpoint, body)
-        self.browsers, self.subscribers, self.repeaters, self.sleepers, self.keepers = {}, {}, {}, {}, {}
+        self.browsers, self.curls = {}, {}
+        self.subscribers, self.repeaters, self.sleepers, self.keepers = {}, {}, {}, {}
         self.idle = collections.defaultdict(list)
         for name, kind in KINDS.items():
             server = self.servers[kind.place]
-            self.browsers[name] = browser(server, kind)
+            self.browsers[name], self.curls[name] = browser(server, kind), curl(server, kind)
             self.subscribers[name] = agents(server, [kind] * 2, broadcasts={BROADCAST: "v0"})
             # Those that are frozen twice, and those that sleep until their server ends.
             self.repeaters[name] = agents(server, [kind] * 2)

@@ -20,7 +20,7 @@ import firefox
 import namespaces
 from browser import AppServer
 from hibernation import (
-    FREEZE_PATIENCE, IS_ON, TABLE, TLS_BOUND, TLS_WILDCARD, Agent, HibernatingServer, Kind, agents, browser, link,
+    FREEZE_PATIENCE, IS_ON, TABLE, TLS_BOUND, TLS_WILDCARD, Agent, HibernatingServer, Kind, agents, browser, curl, link,
 )
 from replays.player import PATIENCE
 from segments import established, tables
@@ -276,7 +276,7 @@ class Silence:
         for address in added:
             namespaces.run("-n", hub, "address", "del", *address[:3])
         self.clients = agents(self.frozen_by_silence, kinds * 4)
-        self.browsers = [browser(self.frozen_by_silence, kind) for kind in kinds]
+        self.browsers = [connect(self.frozen_by_silence, kind) for kind in kinds for connect in (browser, curl)]
 
     def open_firefox(self, stack):
         site = firefox.Site()

@@ -116,6 +116,10 @@ def test_the_first_exchange_thaws(stage, server, kind):
         server.post(listener.endpoint, b"first")
         listener.take_notification(b"first")
     server.check_live(speaker.socket, listener.socket)
+    for cause in ["segment", "frame"] if IS_ON else []:
+        before = server.number(f"thaws_by_{cause}_total")
+        timed = server.number(f'thaw_duration_seconds_count{{cause="{cause}"')
+        assert 0 < before <= timed <= server.number(f"thaws_by_{cause}_total"), f"times of thaws by {cause}"
 
 
 def test_a_frozen_user_is_notified(server, take):
@@ -298,11 +302,12 @@ def test_a_broadcast_reaches_frozen_subscribers(stage, place):
         agent.close()
 
 
-def test_foreign_clients_exchange_through_a_thaw(stage, server, kind, monkeypatch):
-    """`websockets` asks, and pywebpush answers."""
+@pytest.mark.parametrize("client", ["browsers", "curls"])
+def test_foreign_clients_exchange_through_a_thaw(stage, server, kind, client, monkeypatch):
+    """`websockets` or libcurl asks, and pywebpush answers."""
     if server.authority:
         trust(monkeypatch, server.authority)
-    browser = stage.browsers[kind]
+    browser = getattr(stage, client)[kind]
     server.check_frozen(browser.socket.socket)
     exchange(browser, AppServer(), "\u00fc\u0436\u65e5" * 300)
     assert browser.hears_nothing(0.05)

@@ -19,7 +19,7 @@ import requests
 
 import namespaces
 from browser import AppServer, exchange, trust
-from hibernation import BROADCAST, GONE, Agent, agents, browser, link
+from hibernation import BROADCAST, GONE, Agent, agents, browser, curl, link
 from replays.player import PATIENCE, PING, PONG, TEXT, framed
 from takeover import KINDS, PLAIN, VERSION_AT, Silence, Source, check_silent, missing, opened_site
 
@@ -71,6 +71,11 @@ def opened(server, count=1, **options):
     return closing(agents(server, list(KINDS.values()) * count, **options))
 
 
+def foreign(server):
+    """Clients that others have written: one of each library for each kind."""
+    return [connect(server, kind) for kind in KINDS.values() for connect in (browser, curl)]
+
+
 def exchange_all(clients):
     for client in clients:
         try:
@@ -99,7 +104,7 @@ def test_firefox_stays_connected_over_a_stop_and_a_start(silence):
 @pytest.mark.parametrize("shards", [2, 3, 1])
 def test_sessions_go_on_after_a_stop_with_any_number_of_shards(server, monkeypatch, shards):
     trust(monkeypatch, server.authority)
-    with opened(server, 4) as clients, closing([browser(server, kind) for kind in KINDS.values()]) as browsers:
+    with opened(server, 4) as clients, closing(foreign(server)) as browsers:
         streams = [client.socket for client in clients] + [each.socket.socket for each in browsers]
         server.stop()
         check_silent(clients)
