@@ -99,6 +99,11 @@ fn every_guide_to_the_code_names_what_exists() {
 }
 
 #[test]
+fn no_walk_through_the_code_goes_back_up() {
+    refuse(docs::walks(&Tree::load()));
+}
+
+#[test]
 fn every_row_of_the_protocol_table_names_code_and_tests_that_exist() {
     refuse(protocol::table(&Tree::load()));
 }

@@ -2,14 +2,17 @@
 //! bytes.
 //!
 //! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
-//! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
-//! message, [`simplepush`] the app servers of SimplePush, and [`forward`] those whose messages go on to another push
-//! service. [`registration`] serves devices of mobile bridges, and [`node`] other nodes. [`http`] drives the exchanges
-//! of the last six, [`response`] writes their responses, [`pages`] has health pages and [`front`] the page of `/`, and
-//! [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit connections and senders, and
-//! [`access`] has the rules about callers, and [`callers`] reads the addresses that proxies name.
+//! that speak for several of them; [`messages`] reads what both say, and [`frames`] writes to both. [`endpoint`] serves
+//! app servers, [`receipts`] their requests for the outcome of a message, [`simplepush`] the app servers of SimplePush,
+//! and [`forward`] those whose messages go on to another push service. [`registration`] serves devices of mobile
+//! bridges, and [`node`] other nodes. [`http`] reads the heads of the last six and [`http_body`] their bodies.
+//! [`answers`] and [`published`] answer them, and [`response`] writes the responses. [`pages`] has health pages and
+//! [`front`] the page of `/`, and [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit
+//! connections and senders, and [`access`] has the rules about callers, and [`callers`] reads the addresses that
+//! proxies name.
 
 mod access;
+mod answers;
 mod response;
 mod callers;
 mod close;
@@ -21,12 +24,16 @@ mod exchange;
 mod uaid_generator;
 mod forward;
 mod forward_rules;
+mod frames;
 mod front;
 mod admission;
 mod http;
+mod http_body;
+mod messages;
 mod node;
 mod node_rate;
 mod pages;
+mod published;
 mod receipt_urls;
 mod receipts;
 mod registering;

@@ -1,20 +1,15 @@
-//! Relays: connections that speak for several user agents, a member each (docs/PROTOCOL.md, relays).
+//! Messages of relays: connections that speak for several user agents, a member each (PROTOCOL.md 13).
 
+use machine::RelayCommand;
 use machine::ids::Uaid;
 use machine::simplepush::Mode;
-use machine::{RelayCommand, RelayEvent, SessionEvent};
 use shards::ports::Ingest;
 
 use super::PushEdge;
-use super::close::close_frame;
-use super::websocket::{MessageAction, write_ping, write_pong};
+use super::messages::MessageAction;
 use protocol::wire::client_message::{BadMessage, ClientMessage};
 use protocol::wire::relay::{self, RelayMessage};
 use protocol::wire::simplepush::HelloPart;
-use protocol::wire::ws::{self, Opcode};
-
-/// Code and text of a bye that the relay itself requested: a normal end (RFC 6455 section 7.4.1).
-const ASKED_FOR: (u16, &str) = (1000, "");
 
 impl PushEdge {
     /// Handles one message of a relay. Members are always in WebPush mode.
@@ -44,23 +39,5 @@ impl PushEdge {
             },
         };
         Ingest::Command { consumed, command: command.into() }
-    }
-
-    pub(super) fn emit_relay(&mut self, event: &RelayEvent, out: &mut Vec<u8>) {
-        match event {
-            RelayEvent::Ping => write_ping(out),
-            RelayEvent::Pong => write_pong(out),
-            RelayEvent::Opened { members } => ws::write_frame(out, Opcode::Text, |out| relay::opened(*members, out)),
-            RelayEvent::Of { uaid, event } => ws::write_frame(out, Opcode::Text, |out| match &**event {
-                // The reply to a hello contains the UAID itself.
-                hello @ SessionEvent::Hello { .. } => self.push_text(false, hello, out),
-                event => relay::of_member(&uaid.0, |out| self.push_text(false, event, out), out),
-            }),
-            RelayEvent::Bye { uaid, reason } => {
-                let (code, text) = close_frame(*reason).unwrap_or(ASKED_FOR);
-                let uaid = uaid.as_ref().map(|uaid| &uaid.0);
-                ws::write_frame(out, Opcode::Text, |out| relay::bye(uaid, code, text, out));
-            }
-        }
     }
 }

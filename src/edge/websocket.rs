@@ -1,40 +1,15 @@
-//! The port of user agents after the upgrade: frames to commands, events to frames (PROTOCOL.md 1).
+//! The port of user agents after the upgrade: frames to commands (PROTOCOL.md 1). `frames` writes the way back.
 
-use machine::ids::{Chid, Uaid};
-use machine::message::Message;
-use machine::simplepush::Mode;
-use machine::{
-    AckUpdate, AgentCommand, AgentEvent, BroadcastVersion, CloseReason, Hello, RelayCommand, SessionCommand,
-    SessionEvent,
-};
+use machine::{AgentCommand, CloseReason, RelayCommand, SessionCommand};
 use shards::ports::{Ingest, Port};
-use shards::strangers::Access;
 
 use super::PushEdge;
+use super::messages::MessageAction;
 use super::upgraded::{Fragments, Session, Stage};
-use protocol::webpush::endpoint::Subscription;
-use protocol::webpush::message_id::MessageId;
-use protocol::webpush::payload;
-use protocol::wire::client_message::{self, Ack, BadMessage, ClientMessage};
+use protocol::wire::client_message::{self, BadMessage, ClientMessage};
 use protocol::wire::relay;
-use protocol::wire::server_message;
-use protocol::wire::simplepush::{self, HelloPart};
-use protocol::wire::text::parse_dashed;
+use protocol::wire::simplepush::{self};
 use protocol::wire::ws::{self, FrameError, Kind, Opcode};
-
-/// Result of reading a message.
-pub(super) enum MessageAction {
-    Command(SessionCommand),
-    /// The edge answered it, or there is nothing to ask.
-    Answered,
-    /// The state of the session does not allow the message.
-    Misplaced,
-}
-
-/// Text in the place of an endpoint when the key of a `register` is no point on P-256 (PROTOCOL.md 1.6).
-const NO_ENDPOINT: &[u8] = b"Failed to generate endpoint";
-/// Text in that place when `access.vapid_keys` lacks the key.
-const NOT_ALLOWED: &[u8] = b"This server has no endpoints for this key";
 
 impl PushEdge {
     pub(super) fn ingest_websocket(&mut self, session: Session<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
@@ -149,153 +124,4 @@ impl PushEdge {
             Err(end) => end,
         }
     }
-
-    /// Returns the hello for the machine, or ends the connection when the kernel gives no random bytes.
-    pub(super) fn hello(
-        &mut self,
-        uaid: Option<[u8; 16]>,
-        channels: Option<Vec<[u8; 16]>>,
-        broadcasts: Vec<BroadcastVersion>,
-        agent_family: u16,
-        HelloPart { mode, wake }: HelloPart,
-    ) -> Result<Box<Hello>, Ingest> {
-        let Some(fresh) = self.fresh.draw() else { return Err(Ingest::Close { reason: CloseReason::Overloaded }) };
-        let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
-        let uaid = uaid.map(Uaid);
-        Ok(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
-    }
-
-    /// Handles any message but hello and ping. `member` is the speaker on a relay.
-    pub(super) fn asked(
-        &mut self,
-        message: ClientMessage<'_>,
-        simple: bool,
-        member: Option<Uaid>,
-        out: &mut Vec<u8>,
-    ) -> MessageAction {
-        MessageAction::Command(match message {
-            ClientMessage::Hello { .. } | ClientMessage::Ping => return MessageAction::Misplaced,
-            ClientMessage::Register { channel, key } => {
-                let Some(chid) = parse_dashed(channel.as_bytes()) else { return MessageAction::Misplaced };
-                // An endpoint of SimplePush is locked to no key.
-                let checked = key.filter(|_| !simple).map(|key| self.points.check(key.as_bytes()));
-                let refused = if checked == Some(None) {
-                    self.stats.registers_refused += 1;
-                    Some((400, NO_ENDPOINT))
-                } else if !self.access.may_register(checked.flatten()) {
-                    self.refuse_access(Access::Vapid);
-                    Some((401, NOT_ALLOWED))
-                } else {
-                    None
-                };
-                if let Some((status, text)) = refused {
-                    let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(text);
-                    let refusal = |out: &mut Vec<u8>| server_message::registered(&chid, status, endpoint, out);
-                    ws::write_frame(out, Opcode::Text, |out| match member {
-                        Some(uaid) => relay::of_member(&uaid.0, refusal, out),
-                        None => refusal(out),
-                    });
-                    return MessageAction::Answered;
-                }
-                SessionCommand::Register { chid: Chid(chid), key: checked.flatten() }
-            }
-            ClientMessage::Unregister { channel, code } => SessionCommand::Unregister { chid: Chid(channel), code },
-            ClientMessage::Ack(acks) => match self.open_acks(&acks) {
-                updates if updates.is_empty() => return MessageAction::Answered,
-                updates => SessionCommand::Ack(updates),
-            },
-            ClientMessage::Nack { code } => SessionCommand::Nack { code },
-            ClientMessage::BroadcastSubscribe(versions) => SessionCommand::BroadcastSubscribe(versions),
-            ClientMessage::Urgency { minimum } => SessionCommand::Urgency { minimum },
-        })
-    }
-
-    /// Reads the mode, and in SimplePush mode the wake address.
-    fn hello_part(&self, text: &str) -> Result<HelloPart, BadMessage> {
-        if self.simplepush { simplepush::read_hello(text) } else { Ok(HelloPart { mode: Mode::WebPush, wake: None }) }
-    }
-
-    pub(super) fn unreadable(&mut self) -> Ingest {
-        self.stats.messages_refused += 1;
-        Ingest::Close { reason: CloseReason::BadMessage }
-    }
-
-    pub(super) fn misplaced(&mut self) -> Ingest {
-        self.stats.messages_misplaced += 1;
-        Ingest::Close { reason: CloseReason::WrongState }
-    }
-
-    /// Returns the acks whose ids this server sealed. The sealed user is not compared: the machine searches only what
-    /// it sent to this session, and a stamp names one message of one user.
-    fn open_acks(&mut self, acks: &[Ack<'_>]) -> Vec<AckUpdate> {
-        let mut updates = Vec::with_capacity(acks.len());
-        for ack in acks {
-            match self.ids.open(ack.version.as_bytes()) {
-                Some(MessageId { stamp, chid, topic, .. }) => {
-                    updates.push(AckUpdate { stamp, chid, topic, code: ack.code });
-                }
-                None => self.stats.ack_ids_unknown += 1,
-            }
-        }
-        updates
-    }
-
-    /// Writes an event. `simplepush` is true if the hello was answered in SimplePush mode.
-    pub(super) fn emit_websocket(&mut self, simple: bool, event: &AgentEvent, out: &mut Vec<u8>) {
-        match event {
-            AgentEvent::Session(event) => ws::write_frame(out, Opcode::Text, |out| self.push_text(simple, event, out)),
-            AgentEvent::Ping => write_ping(out),
-            AgentEvent::Pong => write_pong(out),
-        }
-    }
-
-    pub(super) fn push_text(&mut self, simple: bool, event: &SessionEvent, out: &mut Vec<u8>) {
-        match event {
-            SessionEvent::Notification { message, tells_urgency, .. } => {
-                self.push_notification(message, *tells_urgency, out);
-            }
-            SessionEvent::Hello { uaid, mode, broadcasts, .. } => {
-                server_message::hello(&uaid.0, *mode, broadcasts, out)
-            }
-            SessionEvent::Registered { uaid, chid, key, status } => {
-                self.url.clear();
-                let sealed = match *status {
-                    200 if simple => {
-                        self.tokens.seal_simple(*uaid, *chid, &mut self.url);
-                        true
-                    }
-                    200 => {
-                        self.tokens.seal(&Subscription { uaid: *uaid, chid: *chid, key: *key }, &mut self.url).is_some()
-                    }
-                    _ => true,
-                };
-                // The channel is registered. A second register gives the URL that could not be made now.
-                let status = if sealed { *status } else { 500 };
-                let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(&self.url);
-                server_message::registered(&chid.0, status, endpoint, out);
-            }
-            SessionEvent::Unregistered { chid, status } => server_message::unregistered(&chid.0, *status, out),
-            SessionEvent::Urgency { status } => server_message::urgency(*status, out),
-            SessionEvent::Broadcast(delta) => server_message::broadcast(delta, out),
-        }
-    }
-
-    fn push_notification(&self, message: &Message, tells_urgency: bool, out: &mut Vec<u8>) {
-        if let Some(update) = message.update() {
-            return simplepush::update(&message.chid.0, &update, out);
-        }
-        let Message { stamp, uaid, chid, topic, .. } = *message;
-        let version = |out: &mut Vec<u8>| self.ids.seal(&MessageId { stamp, uaid, chid, topic }, out);
-        let content = |out: &mut Vec<u8>| payload::push_content(&message.payload, out);
-        let urgency = tells_urgency.then_some(message.urgency);
-        server_message::notification(&chid.0, version, urgency, content, out);
-    }
-}
-
-pub(super) fn write_ping(out: &mut Vec<u8>) {
-    ws::write_frame(out, Opcode::Ping, |_| ());
-}
-
-pub(super) fn write_pong(out: &mut Vec<u8>) {
-    ws::write_frame(out, Opcode::Text, |out| out.extend_from_slice(b"{}"));
 }

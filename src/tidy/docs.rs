@@ -143,9 +143,29 @@ pub fn citations(tree: &Tree) -> Vec<String> {
 /// Tables that lead a reader through the code: documents, and the ends of their headings.
 const GUIDES: &[(&str, &str)] = &[
     ("docs/ARCHITECTURE.md", "Where to read"),
+    ("docs/decisions/0022-walls-in-the-machine.md", "Relays and SimplePush"),
     ("docs/reports/0007-house.md", "Four walks"),
     ("docs/reports/0007-house.md", "Twenty questions"),
 ];
+
+/// No file comes twice in one table of the walks, which is what one shard does with one input.
+pub fn walks(tree: &Tree) -> Vec<String> {
+    let document = "docs/reports/0007-house.md";
+    let text = tree.get(document).map_or("", |file| file.text.as_str());
+    let (mut complaints, mut passed, mut last) = (Vec::new(), Vec::new(), 0);
+    for (line, row) in rows_below(text, "Four walks") {
+        if line != last + 1 {
+            passed.clear();
+        }
+        last = line;
+        let file = quoted(row).next().unwrap_or_default();
+        if passed.contains(&file) {
+            complaints.push(format!("{document}:{line}: the walk was in {file} before"));
+        }
+        passed.push(file);
+    }
+    complaints
+}
 
 /// Every file that a row of [`GUIDES`] names exists, and every name in code beside it is a word of one of these files.
 pub fn guides(tree: &Tree) -> Vec<String> {
@@ -179,10 +199,12 @@ pub fn guides(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Rows of the tables below a heading that ends like this, up to the next heading.
+/// Rows of the tables below a heading that ends like this, up to the next heading of its level.
 fn rows_below<'a>(text: &'a str, heading: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
-    let lines = prose(text).skip_while(move |(_, line)| !(line.starts_with('#') && line.ends_with(heading))).skip(1);
-    lines.take_while(|(_, line)| !line.starts_with('#')).filter(|(_, line)| line.starts_with("| "))
+    let level = |line: &str| line.chars().take_while(|c| *c == '#').count();
+    let mut lines = prose(text).skip_while(move |(_, line)| level(line) == 0 || !line.ends_with(heading));
+    let own = lines.next().map_or(0, |(_, line)| level(line));
+    lines.take_while(move |(_, line)| !(1..=own).contains(&level(line))).filter(|(_, line)| line.starts_with("| "))
 }
 
 /// Returns true if this path, or the end of it, is `named`, or it is below a folder that is.
@@ -361,13 +383,24 @@ fn a_citation_that_leads_nowhere_is_refused() {
 }
 
 #[test]
+fn a_walk_that_goes_back_to_a_file_is_refused() {
+    let check = |rows: &str| {
+        let text = format!("# H\n## Four walks\n### One\n{rows}\n## Rest\n| `a.rs` | `x` |\n| `a.rs` | `y` |\n");
+        walks(&Tree::of(&[("docs/reports/0007-house.md", &text)])).len()
+    };
+    assert_eq!(check("| `a.rs` | `x` |\n| `b.rs` | `y` |\n\n### Two\n| `a.rs` | `z` |"), 0);
+    assert_eq!(check("| `a.rs` | `x` |\n| `b.rs` | `y` |\n| `a.rs` | `z` |"), 1);
+}
+
+#[test]
 fn a_guide_to_code_that_does_not_exist_is_refused() {
     let code = ("src/a/b.rs", "fn go() {}\nconst MOST: u8 = 1;\n");
     let plain = ("docs/ARCHITECTURE.md", "# A\n## 10. Where to read\n| q | a |\n");
+    let walls = ("docs/decisions/0022-walls-in-the-machine.md", "# D\n## Relays and SimplePush\n| q | a |\n");
     let found = |row: &str| {
         let text =
             format!("# H\n## Four walks\n{row}\n## Twenty questions\n| q | `src/a/` |\n## Rest\n| `src/no.rs` |\n");
-        guides(&Tree::of(&[code, plain, ("docs/reports/0007-house.md", &text)])).len()
+        guides(&Tree::of(&[code, plain, walls, ("docs/reports/0007-house.md", &text)])).len()
     };
     for good in ["| `src/a/b.rs` (2) | `go`; `MOST` |", "| `a/b.rs` | `go` |", "| `src/a` | at `node.url`, `go` |"] {
         assert_eq!(found(good), 0, "{good}");
@@ -375,7 +408,7 @@ fn a_guide_to_code_that_does_not_exist_is_refused() {
     for bad in ["| `src/b.rs` | |", "| `src/a/b.rs` | `gone` |", "| where | `go` |", ""] {
         assert_eq!(found(bad), 1, "{bad}");
     }
-    assert_eq!(guides(&Tree::of(&[])).len(), 3);
+    assert_eq!(guides(&Tree::of(&[])).len(), 4);
 }
 
 #[test]

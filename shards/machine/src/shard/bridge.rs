@@ -20,7 +20,7 @@ use super::mail::{Mail, Reply};
 use super::pending_bridge::{BridgeCall, PendingRefusal};
 use super::pending_op::{PendingOp, PendingUpstreamOp};
 use super::pending_publish::PendingPublish;
-use super::shard_requests::answer_conn;
+use super::shard_replies::answer_conn;
 use super::store::{StoreError, StoreOp, StoreReply};
 
 impl ShardMachine {

@@ -3,10 +3,13 @@
 //! Pure: no IO, clock, entropy, threads or `async`. One [`ShardMachine::step`] per input; its effects are
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
-//! This file declares and exports; `step` routes. State is in `components`, whose fields are private to their files;
-//! the files here compose them. `hello`, `pending_hello`, `claim` and `shard_requests` bring a user to its owner,
-//! `publish` decides direct or stored, and `acks` settle. `backlog`, `spill` and `session_end` carry unacked messages,
-//! and `send` and `pace` limit their rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and
+//! This file declares and exports; `step` routes, with `session_commands` for what user agents ask and `sockets` for
+//! what their sockets do. State is in `components`, whose fields are private to their files; the files here compose
+//! them. `hello`, `pending_hello`, `claim` and `grant` bring a user to its owner, where `session_begin` makes its
+//! session. `shard_requests`, `shard_work` and `shard_replies` are the way to another shard, its work and the way back.
+//! `publish` decides direct or stored. `acks` and `cancels` end messages, `entries` frees what they hold, and `settles`
+//! deletes their rows. `backlog`, `spill` and `session_end` carry unacked messages, and `send` and `pace` limit their
+//! rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and
 //! `broadcast` visit idle sessions. `simplepush` holds the differences of SimplePush mode, `relay` those of members of
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
 //! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
@@ -15,9 +18,13 @@
 //! sessions.
 
 mod acks;
+mod entries;
+mod settles;
+mod cancels;
 mod activity;
 mod broadcast;
 mod claim;
+mod grant;
 mod clock;
 mod cluster;
 mod command;
@@ -26,6 +33,7 @@ mod composer;
 mod config;
 mod dead_endpoints;
 mod deadlines;
+mod session_begin;
 mod session_end;
 mod backlog;
 mod bridge;
@@ -47,6 +55,8 @@ mod registration;
 mod refresh;
 mod relay;
 mod shard_requests;
+mod shard_work;
+mod shard_replies;
 mod reset;
 mod row;
 mod send;
@@ -56,6 +66,8 @@ mod slab;
 mod spill;
 mod stats;
 mod step;
+mod session_commands;
+mod sockets;
 mod store;
 mod subscribe;
 mod sweep;

@@ -13,7 +13,7 @@ use super::mail::Request;
 use super::pending_op::PendingOp;
 use super::receipt::{Outcome, ReceiptAnswer, ReceiptQuery, expires};
 use super::row::RowKey;
-use super::shard_requests::answer_conn;
+use super::shard_replies::answer_conn;
 use super::store::{Page, StoreError, StoreOp};
 
 impl ShardMachine {

@@ -10,7 +10,7 @@ use crate::upstream::{ForwardCall, ForwardOutcome, UpstreamOp, UpstreamReply};
 use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
 use super::pending_op::PendingUpstreamOp;
-use super::shard_requests::answer_conn;
+use super::shard_replies::answer_conn;
 
 impl ShardMachine {
     /// Calls a server, or gives the work back: too many calls are under way, or the node stops.

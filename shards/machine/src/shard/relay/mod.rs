@@ -3,8 +3,8 @@
 //! The socket of a relay stays on the shard where it was opened, its *home*. The user agents that it speaks for are its
 //! *members*. The session of a member lives with the owner of its UAID as any session does, on a *virtual connection*:
 //! a connection by name only. [`home`] handles relays and members where the socket is, and [`pings`] the pings of the
-//! connection; [`super::components::relays`] holds their state. [`owner`] handles virtual connections;
-//! [`super::components::conns`] has their table.
+//! connection; [`super::components::relays`] holds their state. [`owner`] handles virtual
+//! connections, and [`carry`] brings what their sessions say to the home; [`super::components::conns`] has their table.
 //!
 //! Home and owner exchange mail under reply credit; when they are one shard, they call each other without mail.
 //! [`super::member`] has the messages. A `MemberRequest` causes `MemberEvent`s and its reply, a `MemberEvent` causes
@@ -17,5 +17,6 @@
 //! Then it knows all refused notifications, and sends them in order.
 
 mod home;
-mod owner;
 mod pings;
+mod owner;
+mod carry;
