@@ -1,5 +1,9 @@
 //! Responses: the headers that every answer carries, error bodies, CORS and the small pages of 7.1.
 
+use std::io::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use httpdate::HttpDate as HttpDateText;
 use machine::time::UnixSeconds;
 use shards::ports::Port;
 
@@ -215,36 +219,14 @@ impl HttpDate {
     }
 }
 
+/// Last second that an IMF-fixdate can name, of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
+
 /// Appends an IMF-fixdate (RFC 9110 section 5.6.7).
 fn push_date(at: UnixSeconds, out: &mut Vec<u8>) {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (days, second) = (at.0 / 86_400, at.0 % 86_400);
-    // Years that start in March, so that the leap day is the last of its year; eras of 400 years.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = (from_march + 2) % 12;
-    let year = era * 400 + year_of_era + u64::from(month < 2);
-    let two = |value: u64, out: &mut Vec<u8>| {
-        out.push(b'0' + (value / 10 % 10) as u8);
-        out.push(b'0' + (value % 10) as u8);
-    };
-    out.extend_from_slice(DAYS[(days % 7) as usize].as_bytes());
-    out.extend_from_slice(b", ");
-    two(day, out);
-    out.push(b' ');
-    out.extend_from_slice(MONTHS[month as usize].as_bytes());
-    out.push(b' ');
-    push_u64(year, out);
-    for (mark, value) in [(b' ', second / 3_600), (b':', second / 60 % 60), (b':', second % 60)] {
-        out.push(mark);
-        two(value, out);
-    }
-    out.extend_from_slice(b" GMT");
+    let date = HttpDateText::from(UNIX_EPOCH + Duration::from_secs(at.0.min(LAST_SECOND)));
+    // A vector takes every write.
+    let _ = write!(out, "{date}");
 }
 
 #[cfg(test)]
@@ -260,6 +242,7 @@ mod tests {
             (1_709_251_199, "Thu, 29 Feb 2024 23:59:59 GMT"),
             (1_735_689_599, "Tue, 31 Dec 2024 23:59:59 GMT"),
             (4_107_542_400, "Mon, 01 Mar 2100 00:00:00 GMT"),
+            (u64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
         ] {
             let mut out = Vec::new();
             push_date(UnixSeconds(second), &mut out);

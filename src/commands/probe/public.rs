@@ -4,8 +4,8 @@
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::time::SystemTime;
 
+use protocol::wire::global::is_global;
 use protocol::wire::url::{HttpUrl, Origin};
-use shards::strangers::Prefix;
 
 use super::Failure;
 use crate::client::stream::Trust;
@@ -102,7 +102,7 @@ fn addresses(host: &str, addresses: &Result<Vec<IpAddr>, String>) -> Row {
         Err(why) => return fail("address", format!("{host} does not resolve: {why}")),
     };
     let texts = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-    let (public, others): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().copied().partition(|ip| is_public(*ip));
+    let (public, others): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().copied().partition(|ip| is_global(*ip));
     match (public.is_empty(), others.is_empty()) {
         (false, true) => good("address", texts(&public)),
         (false, false) => {
@@ -123,36 +123,6 @@ fn certificate(days_left: &Result<i64, String>) -> Row {
 
 /// Fewer days are a warning: six-day certificates are renewed with at least two days left.
 const DAYS_MIN: i64 = 2;
-
-/// Networks without public hosts: the registries of special addresses (RFC 6890), multicast, and all of IPv6 but
-/// 2000::/3.
-const NOT_PUBLIC: [&str; 20] = [
-    "0.0.0.0/8",
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "127.0.0.0/8",
-    "169.254.0.0/16",
-    "172.16.0.0/12",
-    "192.0.0.0/24",
-    "192.0.2.0/24",
-    "192.168.0.0/16",
-    "198.18.0.0/15",
-    "198.51.100.0/24",
-    "203.0.113.0/24",
-    "224.0.0.0/3",
-    "::/3",
-    "4000::/2",
-    "8000::/1",
-    "2001::/23",
-    "2001:db8::/32",
-    "2002::/16",
-    "3fff::/20",
-];
-
-/// Returns true for an address that a host of the internet can have.
-fn is_public(address: IpAddr) -> bool {
-    !NOT_PUBLIC.iter().filter_map(|text| text.parse::<Prefix>().ok()).any(|network| network.contains(address))
-}
 
 fn good(name: &'static str, found: String) -> Row {
     Row { name, verdict: Verdict::Good, found }
@@ -213,8 +183,7 @@ mod tests {
 
     #[test]
     fn addresses_of_hosts_on_the_internet_are_public() {
-        let public = |text: &str| is_public(text.parse().unwrap());
-        assert!(NOT_PUBLIC.iter().all(|text| text.parse::<Prefix>().is_ok()));
+        let public = |text: &str| is_global(text.parse().unwrap());
         for text in ["8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2001:4860::8", "::ffff:8.8.8.8"] {
             assert!(public(text), "{text}");
         }

@@ -48,7 +48,7 @@ fn a_session_of_tungstenite() {
     let mut socket = connect();
     socket.send(Message::text(r#"{"messageType":"hello","uaid":null}"#)).unwrap();
     let hello = socket.read().unwrap().into_text().unwrap();
-    assert_eq!(protocol::wire::server_message::read(&hello).unwrap().status, Some(200));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&hello).unwrap()["status"], 200);
     socket.send(Message::Ping(b"x"[..].into())).unwrap();
     assert_eq!(socket.read().unwrap(), Message::Pong(b"x"[..].into()));
     socket.get_mut().harness.emit(AgentEvent::Ping);

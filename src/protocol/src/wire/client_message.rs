@@ -327,49 +327,5 @@ impl<'de> Deserialize<'de> for Versions {
     }
 }
 
-/// Messages as a client writes them; for the probe and for tests.
-pub mod client {
-    use super::text::{push_dashed, push_json, push_simple};
-
-    /// `hello`, with the UAID it has.
-    pub fn hello(uaid: Option<&[u8; 16]>, out: &mut Vec<u8>) {
-        out.extend_from_slice(br#"{"messageType":"hello","use_webpush":true"#);
-        if let Some(uaid) = uaid {
-            out.extend_from_slice(br#","uaid":""#);
-            push_simple(uaid, out);
-            out.push(b'"');
-        }
-        out.push(b'}');
-    }
-
-    /// `register`, with a VAPID key in base64url.
-    pub fn register(channel: &[u8; 16], key: Option<&str>, out: &mut Vec<u8>) {
-        out.extend_from_slice(br#"{"messageType":"register","channelID":""#);
-        push_dashed(channel, out);
-        out.push(b'"');
-        if let Some(key) = key {
-            out.extend_from_slice(br#","key":"#);
-            push_json(key, out);
-        }
-        out.push(b'}');
-    }
-
-    /// `unregister`.
-    pub fn unregister(channel: &[u8; 16], out: &mut Vec<u8>) {
-        out.extend_from_slice(br#"{"messageType":"unregister","channelID":""#);
-        push_dashed(channel, out);
-        out.extend_from_slice(b"\"}");
-    }
-
-    /// `ack` of one notification, code 100.
-    pub fn ack(channel: &[u8; 16], version: &str, out: &mut Vec<u8>) {
-        out.extend_from_slice(br#"{"messageType":"ack","updates":[{"channelID":""#);
-        push_dashed(channel, out);
-        out.extend_from_slice(br#"","version":"#);
-        push_json(version, out);
-        out.extend_from_slice(br#","code":100}]}"#);
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -106,26 +106,6 @@ fn lists_are_bounded() {
     assert_eq!(read(&acks(ACK_UPDATES_MAX + 1)), Err(BadMessage));
 }
 
-#[test]
-fn what_the_probe_says_is_read() {
-    let mut out = Vec::new();
-    client::hello(Some(&CHANNEL), &mut out);
-    let hello = ClientMessage::Hello { uaid: Some(CHANNEL), channels: None, broadcasts: vec![] };
-    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(hello));
-    out.clear();
-    client::register(&CHANNEL, Some("BA=="), &mut out);
-    let register = ClientMessage::Register { channel: DASHED.into(), key: Some("BA==".into()) };
-    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(register));
-    out.clear();
-    client::unregister(&CHANNEL, &mut out);
-    let unregister = ClientMessage::Unregister { channel: CHANNEL, code: 0 };
-    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(unregister));
-    out.clear();
-    client::ack(&CHANNEL, "v\"", &mut out);
-    let ack = ClientMessage::Ack(Acks::Many(vec![Ack { version: "v\"".into(), code: 100 }]));
-    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(ack));
-}
-
 /// The short way to read an ack and the long one agree, also where the short one gives up.
 #[test]
 fn an_ack_is_the_same_on_the_short_way() {
