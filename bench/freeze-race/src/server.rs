@@ -241,7 +241,7 @@ impl Server {
                     Refusal::Unsent => &self.counts.unsent,
                     Refusal::OwedAck => &self.counts.owed_ack,
                     Refusal::ZeroWindow => &self.counts.zero_window,
-                    Refusal::Ended => &self.counts.ended,
+                    Refusal::Ended | Refusal::SmallSegments => &self.counts.ended,
                     Refusal::System(errno) => return Err(io::Error::from_raw_os_error(errno)),
                 });
                 drop(connection);

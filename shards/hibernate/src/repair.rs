@@ -89,6 +89,8 @@ pub enum Refusal {
     OwedAck,
     /// The window of the peer is closed.
     ZeroWindow,
+    /// The peer takes smaller segments than the kernel lets a new socket send.
+    SmallSegments,
     /// The connection is not established any more.
     Ended,
     /// A system call failed with this errno.
@@ -198,8 +200,7 @@ fn judge(socket: &OwnedFd, tuple: Tuple) -> Result<Frozen, Refusal> {
     let [mss] = get(socket, TCP, libc::TCP_MAXSEG)?;
     let [timestamp] = get(socket, TCP, libc::TCP_TIMESTAMP)?;
     let timestamp_offset = timestamp.wrapping_sub(monotonic_ms());
-    // A thawed socket takes no larger one.
-    let mss = NonZeroU16::new(mss.min(32_767) as u16).ok_or(Refusal::Ended)?;
+    let mss = segment_size(mss).ok_or(Refusal::SmallSegments)?;
     let options = options & (option::TIMESTAMPS | option::SACK | option::WINDOW_SCALE);
     Ok(Frozen {
         tuple,
@@ -212,6 +213,13 @@ fn judge(socket: &OwnedFd, tuple: Tuple) -> Result<Frozen, Refusal> {
         send_window,
         receive_window,
     })
+}
+
+/// Returns the segment size of a peer as a thawed socket takes it: at most 32,767 bytes. `None` below 88, which the
+/// kernel refuses (TCP_MIN_MSS): no segment of such a peer could thaw its connection.
+fn segment_size(of_peer: u32) -> Option<NonZeroU16> {
+    const MIN: u32 = 88;
+    NonZeroU16::new(of_peer.min(32_767) as u16).filter(|_| of_peer >= MIN)
 }
 
 impl Frozen {
@@ -420,7 +428,20 @@ mod tests {
         // A peer without any option of TCP, as some middleboxes leave it.
         let mut bare = freeze(thawed, tuple).unwrap();
         bare.options = 0;
-        bare.thaw(Buffers { send: 16 << 10, receive: 16 << 10 }).unwrap();
+        let thaw = |frozen: &Frozen| frozen.thaw(Buffers { send: 16 << 10, receive: 16 << 10 });
+        let mut live = thaw(&bare).unwrap();
+        // Whichever segment size the check lets pass, a thaw takes it.
+        for of_peer in [0, 1, 60, 87, 88, 536, 32_767, 32_768, 65_483] {
+            let frozen = freeze(live, tuple).unwrap();
+            let of_kernel = Frozen { mss: NonZeroU16::new((of_peer as u16).max(1)).unwrap(), ..frozen };
+            live = match segment_size(of_peer) {
+                Some(mss) => thaw(&Frozen { mss, ..frozen }).unwrap(),
+                None => {
+                    assert!(thaw(&of_kernel).is_err(), "{of_peer} is refused though a socket takes it");
+                    thaw(&frozen).unwrap()
+                }
+            };
+        }
     }
 
     #[test]
