@@ -60,6 +60,8 @@ pub struct Probes {
     pub prober: hibernate::Prober,
     /// Silence after which a Ping thaws a session all the same, so that its user agent answers.
     pub ping_after: TimeSpan,
+    /// Time for the answer to a probe; then the Ping itself is sent.
+    pub answer_within: TimeSpan,
 }
 
 /// Records of the frozen sessions of a shard.

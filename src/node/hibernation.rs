@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hibernate::{Gate, Ports, Prober, Record, RecordDir, Unfit, remove_left_rules, self_test};
 use machine::placement::Placement;
@@ -137,7 +138,10 @@ fn probes(config: &Config) -> Option<Probes> {
     let prober = Prober::open().inspect_err(|error| {
         tracing::warn!(%error, "probes off; every Ping thaws its session: give the process CAP_NET_RAW");
     });
-    Some(Probes { prober: prober.ok()?, ping_after: TimeSpan(ping_after.as_nanos() as u64) })
+    let span = |duration: Duration| TimeSpan(duration.as_nanos() as u64);
+    // The Ping that follows has the rest of the time for its Pong.
+    let answer_within = span(config.websocket.auto_ping_timeout / 3);
+    Some(Probes { prober: prober.ok()?, ping_after: span(ping_after), answer_within })
 }
 
 /// Removes what an earlier process has left to a next one, since this one takes nothing over.

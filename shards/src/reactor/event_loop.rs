@@ -187,9 +187,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Writes an event on a connection.
     pub(super) fn emit(&mut self, conn: ConnId, event: &Event) {
-        if self.keep_from_peer(conn, event) || self.probe(conn, event) {
-            return;
+        if !self.keep_from_peer(conn, event) && !self.probe(conn, event) {
+            self.write_event(conn, event);
         }
+    }
+
+    /// Writes an event, also on a frozen connection.
+    pub(super) fn write_event(&mut self, conn: ConnId, event: &Event) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if !matches!(entry.state, State::Open | State::Apart | State::Frozen) {
             return;
@@ -301,6 +305,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if self.machine.next_timeout().is_some_and(|at| at <= self.now.mono) {
             worked = true;
             self.inputs.extend(self.input_horizon.news().map(|until| Input::HorizonAdvanced { until, late: false }));
+            // Pings that wait for thaws have not been sent, so no Pong of theirs is late.
+            let now = self.now.mono;
+            let late = self.hibernator.as_mut().and_then(|hibernator| hibernator.late_since(now));
+            self.inputs.extend(late.map(|until| Input::HorizonAdvanced { until, late: true }));
             self.inputs.push_back(Input::Timeout);
             self.drive();
         }

@@ -59,7 +59,7 @@ enum HorizonPhase {
 const REAPED_AT_LEAST: u32 = 16;
 
 /// A round that takes longer is told at once: pings that were written within it have only now been sent.
-const LATE: TimeSpan = TimeSpan::from_ms(200);
+pub(super) const LATE: TimeSpan = TimeSpan::from_ms(200);
 
 impl InputHorizon {
     pub(super) fn new(now: Instant) -> InputHorizon {

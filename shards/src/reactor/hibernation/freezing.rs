@@ -50,7 +50,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let is_vain = frozen <= hibernator.most_frozen;
             hibernator.searches_in_vain = if is_vain { hibernator.searches_in_vain + 1 } else { 0 };
             hibernator.most_frozen = hibernator.most_frozen.max(frozen);
-            if is_vain && (!is_due || hibernator.searches_in_vain >= SEARCHES_IN_VAIN_MAX) {
+            let owes = !hibernator.late_frames.is_empty() || !hibernator.retries.is_empty();
+            if is_vain && !owes && (!is_due || hibernator.searches_in_vain >= SEARCHES_IN_VAIN_MAX) {
                 is_last = true;
             }
         }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use machine::ids::ConnId;
 use machine::stats::{Board, Histogram, HistogramMeaning};
+use machine::time;
 
 /// Thaws that fail in a row. After them no failed thaw is tried again for a while, because the host most likely has no
 /// descriptor or memory for the others either.
@@ -15,6 +16,15 @@ pub(super) struct LateFrame {
     pub conn: ConnId,
     /// Time at which it was due.
     pub since: Instant,
+    /// Start of the turn in which it was due: the machine counts its timeouts from there.
+    pub turn: time::Instant,
+}
+
+impl LateFrame {
+    /// A frame that is due now, in the turn that began at `turn`.
+    pub(super) fn new(conn: ConnId, turn: time::Instant) -> LateFrame {
+        LateFrame { conn, since: Instant::now(), turn }
+    }
 }
 
 /// Times of thaws, by cause.

@@ -16,6 +16,7 @@
 mod freezing;
 mod frozen_table;
 mod late_frames;
+mod probing;
 mod takeover;
 mod thawing;
 
@@ -26,18 +27,17 @@ use std::sync::atomic::Ordering;
 use hashbrown::HashMap;
 use hibernate::{ConnName, News, Place, RecordFiles, SESSION_BYTES_MAX, Segment, ShardGate, Tuple};
 
-use crate::ports::{Edge, Hibernation, Probes, Records};
-use crate::ring::{Flags, State};
-use machine::ids::ConnId;
-use machine::limits::{SET_APART_AT_END_MAX, SET_APART_MAX, THAWS_PER_TURN};
-use machine::time::{Instant, TimeSpan};
-use machine::{AgentCommand, AgentEvent, Event, Input};
-
+use super::input_horizon::LATE;
 use super::{Machine, Reactor};
+use crate::ports::{Edge, Hibernation, Probes, Records};
+use crate::ring::State;
 #[cfg(test)]
 pub(super) use late_frames::FAILURES_IN_A_ROW_MAX;
 use late_frames::LateFrame;
 pub(super) use late_frames::ThawTimes;
+use machine::ids::ConnId;
+use machine::limits::{SET_APART_AT_END_MAX, SET_APART_MAX, THAWS_PER_TURN};
+use machine::time::{Instant, TimeSpan};
 
 /// A connection that is set apart: its ordinary descriptor is the only one.
 struct Member {
@@ -83,7 +83,7 @@ pub(super) struct Hibernator {
     /// Members of the batch by slot.
     apart: HashMap<u32, Member>,
     frozen: frozen_table::FrozenTable,
-    probes: Option<Probes>,
+    prober: Option<probing::Prober>,
     /// Files of their records, if they outlive the process.
     records: Option<RecordFiles>,
     takeover: takeover::Takeover,
@@ -97,6 +97,8 @@ pub(super) struct Hibernator {
     /// Frames whose thaw has failed, and when it is tried again.
     retries: VecDeque<(Instant, LateFrame)>,
     no_retry_before: Instant,
+    /// The machine is not told before that frames are late.
+    tell_late_at: Instant,
     failures_in_a_row: u32,
     /// Thaws that this turn may still do.
     thaws_left: usize,
@@ -115,7 +117,7 @@ impl Hibernator {
 
     pub(super) fn new(gate: ShardGate, after: TimeSpan, probes: Option<Probes>, now: Instant) -> Hibernator {
         Hibernator {
-            probes,
+            prober: probes.map(probing::Prober::new),
             gate,
             after,
             phase: Phase::Searching(Vec::new()),
@@ -134,6 +136,7 @@ impl Hibernator {
             late_frames: VecDeque::new(),
             retries: VecDeque::new(),
             no_retry_before: now,
+            tell_late_at: now,
             failures_in_a_row: 0,
             thaws_left: 0,
             thaw_times: ThawTimes::default(),
@@ -173,10 +176,22 @@ impl Hibernator {
         !self.late_frames.is_empty()
     }
 
-    /// Gives back what a crowd of late frames needed.
+    /// Returns the start of the turn since which a frame waits for a thaw, if that is long. It says so once in a while:
+    /// each time the machine gives every Ping since then the whole time for its Pong.
+    pub(super) fn late_since(&mut self, now: Instant) -> Option<Instant> {
+        let LateFrame { turn, .. } = self.late_frames.front()?;
+        if now.since(*turn) < LATE || now < self.tell_late_at {
+            return None;
+        }
+        self.tell_late_at = now.after(LATE);
+        Some(*turn)
+    }
+
+    /// Gives back what a crowd of late frames, or of probes, needed.
     pub(super) fn trim(&mut self) {
         super::trim(&mut self.late_frames);
         super::trim(&mut self.retries);
+        self.prober.iter_mut().for_each(probing::Prober::trim);
     }
 
     /// Returns true if the gate has something to say.
@@ -222,7 +237,8 @@ impl Hibernator {
         let search = searches.then_some(self.next_search);
         let search = search.into_iter().chain(self.begins.filter(|_| self.takeover.is_due())).min();
         let retry = self.retries.front().map(|(at, _)| (*at).max(self.no_retry_before));
-        search.into_iter().chain(retry).min()
+        let answer = self.prober.as_ref().and_then(probing::Prober::next);
+        search.into_iter().chain(retry).chain(answer).min()
     }
 
     #[cfg(test)]
@@ -231,8 +247,13 @@ impl Hibernator {
     }
 
     #[cfg(test)]
+    pub(super) fn age_late_frames_for_test(&mut self, by: TimeSpan) {
+        self.late_frames.iter_mut().for_each(|frame| frame.turn = Instant(frame.turn.0 - by.0));
+    }
+
+    #[cfg(test)]
     pub(super) fn probe_with_for_test(&mut self, probes: Probes) {
-        self.probes = Some(probes);
+        self.prober = Some(probing::Prober::new(probes));
     }
 
     #[cfg(test)]
@@ -277,6 +298,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         worked |= self.read_gate();
         let left = self.hibernator.as_ref().map_or(0, |hibernator| hibernator.thaws_left);
         worked |= self.thaw_for_late_frames(left);
+        worked |= self.ping_unanswered();
         worked |= self.check_batch();
         worked |= self.search();
         worked | self.resume_sessions()
@@ -337,32 +359,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return false;
         }
         self.thaw_for_segment(conn, read_at)
-    }
-
-    /// Sends a probe in place of a Ping to a frozen session. Returns false if the Ping itself is due.
-    pub(super) fn probe(&mut self, conn: ConnId, event: &Event) -> bool {
-        let Some(hibernator) = &self.hibernator else { return false };
-        let (Some(probes), Event::Agent(AgentEvent::Ping)) = (&hibernator.probes, event) else { return false };
-        let Some(entry) = self.conns.get(conn).filter(|entry| entry.state == State::Frozen) else { return false };
-        let silence = TimeSpan::from_ms(u64::from(self.now_ms().wrapping_sub(entry.since)));
-        let Some(frozen_table::Kept { frozen, .. }) = hibernator.frozen.get(conn.slot) else { return false };
-        if silence >= probes.ping_after || probes.prober.send(frozen).is_err() {
-            return false;
-        }
-        self.stats.probes += 1;
-        true
-    }
-
-    /// The kernel of a peer has given a sign of life. To the machine it is a Pong, unless a command of the session is
-    /// under way: then it has heard of it anyway.
-    fn answered_probe(&mut self, conn: ConnId) {
-        self.stats.probes_answered += 1;
-        let Some(entry) = self.conns.get_mut(conn) else { return };
-        if entry.flags.has(Flags::KNOWN) && !entry.flags.has(Flags::BUSY) {
-            entry.flags.set(Flags::BUSY);
-            self.inputs.push_back(Input::Command { conn, command: AgentCommand::Pong.into() });
-            self.drive();
-        }
     }
 
     /// Leaves a frozen session to the next process. Returns false if that will not have it.

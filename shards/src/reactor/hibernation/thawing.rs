@@ -51,13 +51,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let tuple = frozen.tuple();
         let Ok(socket) = frozen.thaw(WEBSOCKET_BUFFERS) else {
             self.stats.thaw_failures += 1;
-            hibernator.failures_in_a_row += 1;
-            if hibernator.failures_in_a_row == FAILURES_IN_A_ROW_MAX {
-                (hibernator.failures_in_a_row, hibernator.no_retry_before) = (0, self.now.mono.after(RETRY));
-            }
             return false;
         };
-        hibernator.failures_in_a_row = 0;
         hibernator.frozen.remove(conn.slot);
         // Nothing may be sealed with keys that a record still has.
         let is_erased = hibernator.erase(place);
@@ -109,7 +104,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
                 true
             }
-            Some(State::Frozen) => self.thaw_for_frame(LateFrame { conn, since: time::Instant::now() }),
+            Some(State::Frozen) => self.thaw_for_frame(LateFrame::new(conn, self.now.mono)),
             _ => true,
         }
     }
@@ -125,7 +120,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             // It is one of those that are tried again.
             return true;
         }
-        let frame = LateFrame { conn, since: time::Instant::now() };
+        let frame = LateFrame::new(conn, self.now.mono);
         if hibernator.thaws_left == 0 {
             hibernator.late_frames.push_back(frame);
             return false;
@@ -158,8 +153,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         thawed
     }
 
+    /// Thaws for a frame. Only these thaws are counted as failures in a row: a peer can make those for its segments
+    /// fail.
     fn thaw_or_retry(&mut self, frame: LateFrame) -> bool {
         let thawed = self.thaw_for_frame(frame);
+        let retry = self.now.mono.after(RETRY);
+        if let Some(hibernator) = &mut self.hibernator {
+            hibernator.failures_in_a_row = if thawed { 0 } else { hibernator.failures_in_a_row + 1 };
+            if hibernator.failures_in_a_row == FAILURES_IN_A_ROW_MAX {
+                (hibernator.failures_in_a_row, hibernator.no_retry_before) = (0, retry);
+            }
+        }
         if !thawed {
             self.retry_later(frame);
         }

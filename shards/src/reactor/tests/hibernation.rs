@@ -20,6 +20,7 @@ use machine::time::TimeSpan;
 use machine::{AgentEvent, BroadcastVersion, CloseReason, Effect};
 
 use super::bench::{Bench, Client, run};
+use super::late;
 use super::toy_tls::ToyClient;
 
 /// Silence after which these tests freeze.
@@ -309,8 +310,9 @@ fn sessions_over_tls_go_on_with_their_keys() {
 fn a_probe_is_answered_by_the_kernel_of_the_peer_and_thaws_nobody() {
     hibernating(PlaneLimits::new(1_000), |bench| {
         let Ok(prober) = Prober::open() else { return eprintln!("not run: probes need CAP_NET_RAW") };
-        let ping_after = TimeSpan::from_ms(700);
-        bench.shards[0].hibernator.as_mut().unwrap().probe_with_for_test(Probes { prober, ping_after });
+        let (ping_after, answer_within) = (TimeSpan::from_ms(700), TimeSpan::from_secs(60));
+        let probes = Probes { prober, ping_after, answer_within };
+        bench.shards[0].hibernator.as_mut().unwrap().probe_with_for_test(probes);
         let mut client = bench.websocket();
         let conn = bench.session(0);
         bench.until_frozen(1);
@@ -328,6 +330,60 @@ fn a_probe_is_answered_by_the_kernel_of_the_peer_and_thaws_nobody() {
         bench.shards[0].machine.orders.push(Effect::Emit(conn, AgentEvent::Ping.into()));
         bench.until("a frame", |_| client.heard() == b"pong\n");
         assert_eq!(bench.shards[0].stats.probes, 2);
+    });
+}
+
+/// Of two probes within half a second the kernel of the peer answers one. A network loses some as well.
+#[test]
+fn a_probe_without_an_answer_is_followed_by_the_ping_itself() {
+    // The answer to a probe may also reach a socket that a frame has brought back meanwhile.
+    for notes in [0, 1] {
+        hibernating(PlaneLimits::new(1_000), move |bench| {
+            let Ok(prober) = Prober::open() else { return eprintln!("not run: probes need CAP_NET_RAW") };
+            let probes = Probes { prober, ping_after: TimeSpan::from_secs(60), answer_within: TimeSpan::from_ms(100) };
+            bench.shards[0].hibernator.as_mut().unwrap().probe_with_for_test(probes);
+            let mut client = bench.websocket();
+            let conn = bench.session(0);
+            bench.until_frozen(1);
+            let ping = || Effect::Emit(conn, AgentEvent::Ping.into());
+            bench.shards[0].machine.orders.push(ping());
+            bench.until("a sign of life", |bench| bench.shards[0].stats.probes_answered == 1);
+            bench.shards[0].machine.orders.push(ping());
+            bench.shards[0].machine.send_notes(conn, 0..notes);
+            bench.until("the Ping", |_| client.heard().ends_with(b"pong\n"));
+            assert_eq!(client.lines(), 1 + notes as usize);
+            let stats = &bench.shards[0].stats;
+            assert_eq!((stats.probes, stats.probes_answered, stats.probes_unanswered), (2, 1, 1));
+        });
+    }
+}
+
+/// Pongs are judged by the machine, which must know that the Ping has not left.
+#[test]
+fn a_ping_that_waits_for_a_thaw_has_the_whole_time_for_its_pong() {
+    const CROWD: usize = 4 * THAWS_PER_TURN;
+    const LONG: TimeSpan = TimeSpan::from_ms(250);
+    hibernating(PlaneLimits::new(1_000), |bench| {
+        let mut clients: Vec<_> = (0..CROWD).map(|_| bench.websocket()).collect();
+        bench.until_frozen(CROWD);
+        bench.until("the clock has run so long", |bench| bench.shards[0].now.mono.0 > LONG.0);
+        let mut sessions = bench.shards[0].machine.opened.clone();
+        let last = sessions.pop().unwrap();
+        for conn in sessions {
+            bench.shards[0].machine.send_notes(conn, 1..2);
+        }
+        bench.shards[0].machine.orders.push(Effect::Emit(last, AgentEvent::Ping.into()));
+        bench.turn();
+        let emitted = bench.shards[0].now.mono;
+        // A shard that stands still for so long says so by itself.
+        bench.shards[0].hibernator.as_mut().unwrap().age_late_frames_for_test(LONG);
+        bench.shards[0].machine.heard.clear();
+        late::time_out(bench);
+        bench.turn();
+        let heard = &bench.shards[0].machine.heard;
+        assert!(heard.iter().any(|(until, late, _)| *late && *until <= emitted), "{heard:?}");
+        assert_eq!(clients[CROWD - 1].heard(), b"", "the Ping is still to come");
+        bench.until("the Ping", |_| clients[CROWD - 1].heard() == b"pong\n");
     });
 }
 
@@ -492,5 +548,33 @@ fn records_without_a_place_are_dropped() {
         assert_eq!((stats.takeovers, stats.takeovers_dropped), (2, 2));
         drop(bench);
         second.remove_rules();
+    });
+}
+
+/// Its frame would go with the process.
+#[test]
+fn a_process_ends_when_no_frame_waits_for_a_thaw() {
+    run(|| {
+        let (home, mut bench) = (Home::new(), Bench::one());
+        let Some((_gate, shard)) = gate(&ports(&bench), queue(), true) else { return };
+        bench.hibernate(shard, Some(home.open()));
+        let mut client = bench.websocket();
+        bench.until_frozen(1);
+        let conn = bench.session(0);
+        let record = *bench.shards[0].hibernator.as_ref().unwrap().record_for_test(conn.slot);
+        let obstacle = record.thaw(WEBSOCKET_BUFFERS).unwrap();
+        bench.shards[0].machine.send_notes(conn, 1..2);
+        bench.until("a failure", |bench| bench.shards[0].stats.thaw_failures == 1);
+        let now = bench.shards[0].now.mono;
+        bench.shards[0].accepting.end();
+        assert!(bench.shards[0].hibernator.as_mut().unwrap().end(now));
+        bench.until("three failures", |bench| bench.shards[0].stats.thaw_failures == 3);
+        assert!(!bench.shards[0].control.is_hibernated(), "a notification waits");
+        set_live(&obstacle, false).unwrap();
+        freeze(obstacle, record.tuple()).unwrap();
+        bench.until("all are frozen", |bench| bench.shards[0].control.is_hibernated());
+        assert_eq!((client.lines(), bench.frozen()), (1, 1));
+        // Before the gate.
+        drop(bench);
     });
 }
