@@ -190,6 +190,18 @@ impl StoreOp {
             StoreOp::Tried { rows } => first(rows).0.uaid,
         }
     }
+
+    /// Returns true if the operation changes nothing.
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            StoreOp::LoadUser { .. }
+                | StoreOp::Locate { .. }
+                | StoreOp::Topics { .. }
+                | StoreOp::Messages { .. }
+                | StoreOp::Read { .. }
+        )
+    }
 }
 
 /// Invariant: `Save`, `Settle` and `Tried` are never empty; the machine asserts it where it makes them.

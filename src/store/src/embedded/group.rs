@@ -20,7 +20,6 @@ use machine::message::TopicHolder;
 use machine::{StoreError, StoreOp, StoreReply};
 
 use super::database::Database;
-use super::operation::is_write;
 use super::query;
 use super::room::Room;
 use super::rows::{self, ChannelRow, Record};
@@ -99,7 +98,7 @@ impl<'a> Group<'a> {
     }
 
     pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, WriteError> {
-        if self.room == Room::Nothing && is_write(&op) {
+        if self.room == Room::Nothing && !op.is_read() {
             return self.refuse_full();
         }
         match op {

@@ -19,7 +19,6 @@ use machine::{StoreError, StoreOp};
 use shards::ports::Store;
 
 use super::mail::{Answer, CommitterMail, OpRoute, ReaderMail, ReplyQueue, SubmittedOp};
-use super::operation::is_write;
 use super::stats::Tally;
 use super::store_status::StoreStatus;
 
@@ -63,7 +62,7 @@ impl Port {
     fn route(&self, op: &StoreOp) -> OpRoute {
         let uaid = op.uaid();
         let (reading, writing) = self.users.get(&uaid).map_or((0, 0), |u| (u.through_reader, u.to_committer));
-        let to_committer = is_write(op) || writing > 0;
+        let to_committer = !op.is_read() || writing > 0;
         OpRoute { uaid, to_committer, through_reader: !to_committer || reading > 0 }
     }
 

@@ -20,10 +20,11 @@ use tokio::task::JoinHandle;
 use super::blocking::{block_on, runtime};
 use super::client::Client;
 use super::connect::connect;
+use super::fault::DatabaseFault;
 use super::nodes::Table;
 use super::options::Options;
 use super::port::{Port, ReplyQueue};
-use super::preflight::{self, PreflightIssue};
+use super::preflight;
 use super::scheduler::{OpScheduler, Shared};
 use super::stats::SharedStoreStats;
 use super::user_cache::UserCache;
@@ -78,7 +79,7 @@ impl Scylla {
     pub fn open(
         config: &Options,
         max_skew: Duration,
-        mut faults: Vec<PreflightIssue>,
+        mut faults: Vec<DatabaseFault>,
         surroundings: ConnectOptions,
     ) -> Result<Scylla, OpenError> {
         let passing = |said| OpenError { said, passes: true };
@@ -89,7 +90,7 @@ impl Scylla {
             // Tables and permissions were found good, so a failed prepare passes.
             Some(session) if faults.is_empty() => Scylla::with(runtime, session, config, surroundings).map_err(passing),
             _ => {
-                let passes = faults.iter().all(PreflightIssue::passes);
+                let passes = faults.iter().all(DatabaseFault::passes);
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
                 Err(OpenError { said: faults.join("\n"), passes })
             }

@@ -27,47 +27,15 @@ use scylla::policies::load_balancing::DefaultPolicy;
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Consistency;
 
+use super::fault::DatabaseFault;
 use super::options::{Level, Options, Tls};
-
-/// Cause for which there is no session: one sentence that says what to do. Made on the control plane; at start it is
-/// fatal.
-#[derive(Debug)]
-pub struct ConnectError {
-    said: String,
-    passes: bool,
-}
-
-impl ConnectError {
-    /// The configuration is wrong, or the database refuses it.
-    fn lasting(said: impl Into<String>) -> ConnectError {
-        ConnectError { said: said.into(), passes: false }
-    }
-
-    /// The database does not answer.
-    fn passing(said: impl Into<String>) -> ConnectError {
-        ConnectError { said: said.into(), passes: true }
-    }
-
-    /// Returns true if a later try with the same configuration may succeed.
-    pub fn passes(&self) -> bool {
-        self.passes
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 /// Connects. By default statements are at `read_consistency`, within `request_timeout`, and not retried: the caller
 /// knows the budget and may retry.
 ///
 /// # Errors
 /// No node of `store.scylla.nodes` accepts a session with this configuration.
-pub async fn connect(config: &Options) -> Result<Session, ConnectError> {
+pub async fn connect(config: &Options) -> Result<Session, DatabaseFault> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&config.nodes)
         .connection_timeout(config.connect_timeout)
@@ -91,7 +59,7 @@ pub async fn connect(config: &Options) -> Result<Session, ConnectError> {
         Ok(built) => built.map_err(|error| explain(config, &error)),
         Err(_) => {
             let nodes = config.nodes.join(",");
-            Err(ConnectError::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
+            Err(DatabaseFault::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
         }
     }
 }
@@ -134,12 +102,12 @@ pub fn consistency(level: Level) -> Consistency {
 }
 
 /// The client side of TLS. The provider is named: the driver links another one too, and with two there is no default.
-fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectError> {
+fn client_config(tls: &Tls) -> Result<ClientConfig, DatabaseFault> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(roots(tls)?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| ConnectError::lasting(format!("TLS to the database is not possible: {error}")))?;
+        .map_err(|error| DatabaseFault::lasting(format!("TLS to the database is not possible: {error}")))?;
     let builder = if tls.verify_host {
         builder.with_root_certificates(roots)
     } else {
@@ -150,13 +118,13 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectError> {
     let chain = certificates("store.scylla.tls_cert", cert)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("store.scylla.tls_key", key, &error))?;
     builder.with_client_auth_cert(chain, private).map_err(|error| {
-        ConnectError::lasting(format!(
+        DatabaseFault::lasting(format!(
             "store.scylla.tls_key is not the key of store.scylla.tls_cert, or of no use: {error}"
         ))
     })
 }
 
-fn roots(tls: &Tls) -> Result<RootCertStore, ConnectError> {
+fn roots(tls: &Tls) -> Result<RootCertStore, DatabaseFault> {
     let mut roots = RootCertStore::empty();
     match &tls.ca {
         Some(path) => {
@@ -169,7 +137,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, ConnectError> {
             if roots.is_empty() {
                 let said =
                     "this host trusts no certificates; set store.scylla.tls_ca to what signs those of the database";
-                return Err(ConnectError::lasting(said.to_owned()));
+                return Err(DatabaseFault::lasting(said.to_owned()));
             }
         }
     }
@@ -177,7 +145,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, ConnectError> {
 }
 
 /// At least one.
-fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, DatabaseFault> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = read.map_err(|error| unreadable(key, path, &error))?;
     if certificates.is_empty() {
@@ -186,8 +154,8 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(certificates)
 }
 
-fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectError {
-    ConnectError::lasting(format!(
+fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> DatabaseFault {
+    DatabaseFault::lasting(format!(
         "{key}: {} cannot be used: {error}; it must be PEM that this user may read",
         path.display()
     ))
@@ -199,11 +167,11 @@ fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectError 
 struct Nameless(Arc<WebPkiServerVerifier>);
 
 impl Nameless {
-    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, ConnectError> {
+    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, DatabaseFault> {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
         verifier
             .map(Nameless)
-            .map_err(|error| ConnectError::lasting(format!("TLS to the database is not possible: {error}")))
+            .map_err(|error| DatabaseFault::lasting(format!("TLS to the database is not possible: {error}")))
     }
 }
 
@@ -250,7 +218,7 @@ impl ServerCertVerifier for Nameless {
 
 /// Cause and remedy. Never shows the password: the database may repeat it in its own words, so for a refused login the
 /// text has only the refusal.
-fn explain(config: &Options, error: &NewSessionError) -> ConnectError {
+fn explain(config: &Options, error: &NewSessionError) -> DatabaseFault {
     let nodes = config.nodes.join(",");
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(ConnectionPoolError::Broken {
         last_connection_error,
@@ -261,7 +229,7 @@ fn explain(config: &Options, error: &NewSessionError) -> ConnectError {
             NewSessionError::MetadataError(_) => ("the database answers, and not as expected", true),
             _ => ("the database answers, and not as expected", false),
         };
-        return ConnectError { said: format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes };
+        return DatabaseFault::new(format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes);
     };
     let mut lasts = false;
     let said = match last_connection_error {
@@ -286,5 +254,5 @@ fn explain(config: &Options, error: &NewSessionError) -> ConnectError {
         },
         other => other.to_string(),
     };
-    ConnectError { said: format!("store.scylla.nodes = {nodes}: {said}"), passes: !lasts }
+    DatabaseFault::new(format!("store.scylla.nodes = {nodes}: {said}"), !lasts)
 }

@@ -16,9 +16,9 @@ use scylla::statement::{Consistency, Statement};
 
 use super::connect::consistency;
 use super::explain;
+use super::fault::DatabaseFault;
 use super::options::Options;
 use super::purge::Purger;
-pub use super::purge::UpkeepFault;
 use super::schema::{TABLES, family};
 use super::schema_apply::{self, Kind};
 use crate::IDLE_SECONDS_MAX;
@@ -77,13 +77,14 @@ pub async fn census(
     config: &Options,
     purge: Purge,
     stop: &AtomicBool,
-) -> Result<Census, UpkeepFault> {
+) -> Result<Census, DatabaseFault> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT uaid, family, TTL(value) FROM {keyspace}.user");
     let mut scan = Statement::new(query).with_page_size(PAGE_ROWS);
     scan.set_consistency(consistency(config.read_consistency));
     scan.set_request_timeout(Some(PAGE_TIME_MAX));
-    let fault = |error: &dyn fmt::Display| UpkeepFault::new(format!("the users in {keyspace} cannot be read: {error}"));
+    let fault =
+        |error: &dyn fmt::Display| DatabaseFault::lasting(format!("the users in {keyspace} cannot be read: {error}"));
     let broom = match purge {
         Purge::Nobody => None,
         Purge::Idle(_) => Some(Purger::new(session, config).await?),
@@ -106,7 +107,7 @@ pub async fn census(
                 settle(broom.as_ref(), &mut census, &seen, purge).await?;
                 if stop.load(Ordering::Relaxed) {
                     let dropped = census.purged;
-                    return Err(UpkeepFault::new(format!(
+                    return Err(DatabaseFault::lasting(format!(
                         "told to stop; {dropped} users were dropped, run it again to go on"
                     )));
                 }
@@ -138,7 +139,7 @@ async fn settle(
     census: &mut Census,
     seen: &UserScan,
     purge: Purge,
-) -> Result<(), UpkeepFault> {
+) -> Result<(), DatabaseFault> {
     if seen.uaid.is_empty() {
         return Ok(());
     }
@@ -186,8 +187,8 @@ pub struct Space {
 ///
 /// # Errors
 /// The kind of the database cannot be found out.
-pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
-    let kind = schema_apply::kind(session).await.map_err(|fault| UpkeepFault::new(fault.to_string()))?;
+pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, DatabaseFault> {
+    let kind = schema_apply::kind(session).await.map_err(|fault| DatabaseFault::lasting(fault.to_string()))?;
     let mut spaces = BTreeMap::new();
     for table in TABLES.iter().take(LARGE_TABLES) {
         let mut space = Space::default();

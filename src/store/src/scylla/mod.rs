@@ -14,6 +14,8 @@ pub mod schema_apply;
 
 pub mod connect;
 
+pub mod fault;
+
 mod explain;
 
 mod haste;

@@ -60,11 +60,7 @@ enum OpClass {
 impl OpClass {
     fn of(op: &StoreOp) -> OpClass {
         match op {
-            StoreOp::LoadUser { .. }
-            | StoreOp::Locate { .. }
-            | StoreOp::Topics { .. }
-            | StoreOp::Messages { .. }
-            | StoreOp::Read { .. } => OpClass::Read,
+            op if op.is_read() => OpClass::Read,
             StoreOp::Publish { message, .. } if Message::mode(message) == Mode::WebPush => OpClass::Store,
             StoreOp::Touch { .. } => OpClass::Last,
             _ => OpClass::Alone,

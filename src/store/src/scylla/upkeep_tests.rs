@@ -6,7 +6,8 @@ use std::time::Duration;
 use machine::NodeId;
 use scylla::client::session::Session;
 
-use super::maintain::{self, Census, Purge, UpkeepFault, space};
+use super::fault::DatabaseFault;
+use super::maintain::{self, Census, Purge, space};
 use super::options::Options;
 use super::purge::Purger;
 use super::rows;
@@ -17,7 +18,7 @@ use super::tests::proxy::Proxy;
 
 const DAY: u64 = 86_400;
 
-async fn census(session: &Session, config: &Options, purge: Purge) -> Result<Census, UpkeepFault> {
+async fn census(session: &Session, config: &Options, purge: Purge) -> Result<Census, DatabaseFault> {
     maintain::census(session, config, purge, &AtomicBool::new(false)).await
 }
 

@@ -1,0 +1,49 @@
+//! What is wrong with the database or its settings: one sentence that says what to do.
+
+use std::fmt;
+
+use scylla::errors::ExecutionError;
+
+use super::explain;
+
+/// One fault of the database, of its tables, or of the settings for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DatabaseFault {
+    said: String,
+    passes: bool,
+}
+
+impl DatabaseFault {
+    /// `passes`: the next try may find nothing wrong.
+    pub(super) fn new(said: impl Into<String>, passes: bool) -> DatabaseFault {
+        DatabaseFault { said: said.into(), passes }
+    }
+
+    /// A fault that stays until something is changed.
+    pub fn lasting(said: impl Into<String>) -> DatabaseFault {
+        DatabaseFault::new(said, false)
+    }
+
+    /// A fault that may be gone at the next try, with the same configuration and the same tables.
+    pub(super) fn passing(said: impl Into<String>) -> DatabaseFault {
+        DatabaseFault::new(said, true)
+    }
+
+    /// A statement that failed with `error`.
+    pub(super) fn failed(said: impl Into<String>, error: &ExecutionError) -> DatabaseFault {
+        DatabaseFault::new(said, explain::passes(error))
+    }
+
+    /// Returns true if the next try may find nothing wrong.
+    pub fn passes(&self) -> bool {
+        self.passes
+    }
+}
+
+impl fmt::Display for DatabaseFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for DatabaseFault {}
