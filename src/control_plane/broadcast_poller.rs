@@ -11,11 +11,11 @@ use hyper::Request;
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
 use machine::counters;
 use machine::stats::{Board, Counters as _};
-use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Deserialize;
 
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::http_client::{HttpClient, HttpClientError};
+use super::jitter::jitter;
 use crate::config::Secret;
 use protocol::wire::url::HttpUrl;
 
@@ -90,10 +90,10 @@ impl BroadcastPoller {
     /// Polls for ever. The first wait is a random part of the interval and every other one deviates from it by up to a
     /// tenth, so that nodes that were started together do not ask together.
     pub async fn run(mut self) {
-        tokio::time::sleep(self.source.interval.mul_f64(random_part())).await;
+        tokio::time::sleep(self.source.interval.mul_f64(jitter())).await;
         loop {
             self.poll().await;
-            tokio::time::sleep(self.source.interval.mul_f64(0.9 + 0.2 * random_part())).await;
+            tokio::time::sleep(self.source.interval.mul_f64(0.9 + 0.2 * jitter())).await;
         }
     }
 
@@ -187,14 +187,6 @@ fn parse(body: &[u8]) -> Result<Values, HttpClientError> {
     }
 }
 
-/// From 0 to 1.
-pub(super) fn random_part() -> f64 {
-    let mut bytes = [0; 4];
-    // Without randomness every node asks at the same point of its interval; that does no harm.
-    let _ = SystemRandom::new().fill(&mut bytes);
-    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
-}
-
 impl State {
     /// Takes the outcome of a poll; true when that is a change between answering and failing.
     fn note(&mut self, outcome: Result<(), HttpClientError>) -> bool {
@@ -231,13 +223,6 @@ mod tests {
             assert_eq!(state.note(outcome.clone()), worth, "{outcome:?}");
             assert_eq!(state.last, Some(outcome), "the admin page shows the last one in any case");
         }
-    }
-
-    #[test]
-    fn waits_are_spread() {
-        let parts: Vec<f64> = (0..64).map(|_| random_part()).collect();
-        assert!(parts.iter().all(|part| (0.0..=1.0).contains(part)));
-        assert!(parts.iter().any(|part| *part != parts[0]), "64 equal draws of 32 bits");
     }
 
     #[test]

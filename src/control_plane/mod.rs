@@ -30,6 +30,7 @@ mod acme;
 mod bridges;
 mod challenges;
 mod http_client;
+mod jitter;
 mod lane;
 mod memory_trim;
 mod expiry;

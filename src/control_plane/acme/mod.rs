@@ -22,11 +22,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use instant_acme::{Account, NewAccount};
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::time::Instant;
 
 use super::host::Host;
 use super::http_client::HttpClient;
+use super::jitter::jitter;
 use crate::config;
 use files::{Files, Issued};
 use http::Http;
@@ -65,7 +65,7 @@ struct Name {
 impl Name {
     fn new(name: &str, issued: Option<Issued>) -> Name {
         let (window, now) = (None, Instant::now());
-        Name { name: name.to_owned(), issued, window, ask_at: now, draw: draw(), failures: 0, not_before: now }
+        Name { name: name.to_owned(), issued, window, ask_at: now, draw: jitter(), failures: 0, not_before: now }
     }
 
     /// Time until the certificate is due, by the host clock; none without a certificate.
@@ -205,7 +205,7 @@ impl Acme {
         if name.due_in().is_zero() {
             // The host clock is ahead, or the windows of this authority are always over: no stream of orders.
             name.failures = failures;
-            pause = schedule::back_off(failures, draw());
+            pause = schedule::back_off(failures, jitter());
             let (name, retry_seconds) = (&name.name, pause.as_secs());
             tracing::warn!(name, last_day, retry_seconds, "new certificate due at once; check the clock of this host");
         }
@@ -224,7 +224,7 @@ impl Acme {
             return;
         };
         self.unshown = self.unshown.saturating_add(1);
-        let pause = schedule::back_off(self.unshown, draw());
+        let pause = schedule::back_off(self.unshown, jitter());
         self.show_at = Instant::now() + pause;
         let retry_seconds = pause.as_secs();
         tracing::error!(retry_seconds, reason, "new certificate not taken by the listeners; the old certificates stay");
@@ -234,7 +234,7 @@ impl Acme {
         let name = &mut self.names[at];
         name.failures = name.failures.saturating_add(1);
         let asked = self.http.take_pause().min(schedule::BACK_OFF_MAX);
-        let pause = schedule::back_off(name.failures, draw()).max(asked);
+        let pause = schedule::back_off(name.failures, jitter()).max(asked);
         name.not_before = Instant::now() + pause;
         self.book.count(failure.outcome);
         if name.issued.is_none() {
@@ -302,15 +302,6 @@ impl Acme {
 /// Time until then; none afterwards.
 fn left(at: Instant) -> Duration {
     at.saturating_duration_since(Instant::now())
-}
-
-/// A number from 0 to 1, or the middle if the kernel gives no random bytes.
-fn draw() -> f64 {
-    let mut bytes = [0; 4];
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
-    }
 }
 
 /// Time for one order in all. Beyond it: the order fails.

@@ -14,9 +14,9 @@ use protocol::wire::url::Origin;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::jitter::jitter;
 use super::request::{Answer, Check, date_of};
 use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError, Stream as TlsStream, said};
+use crate::control_plane::jitter::jitter;
 
 /// Connections of one profile.
 pub(super) struct Connections {

@@ -15,7 +15,6 @@ mod connections;
 mod driver;
 mod fcm;
 mod guard;
-mod jitter;
 mod judgement;
 mod name;
 mod payload;

@@ -15,7 +15,6 @@ use super::bridge::Bridge;
 use super::certificate_notice::CertificateNotice;
 use super::connections::{Connections, ExchangeError};
 use super::guard::{Belief, Guard};
-use super::jitter::jitter;
 use super::judgement::{Judgement, Reason, Retry};
 use super::name::BridgeName;
 use super::queue::UpstreamCall;
@@ -23,6 +22,7 @@ use super::request::Prepared;
 use super::retry_budget::RetryBudget;
 use super::settings::ProfileSettings;
 use super::stats::ProfileStats;
+use crate::control_plane::jitter::jitter;
 
 /// State of one profile.
 pub(super) struct Profile {

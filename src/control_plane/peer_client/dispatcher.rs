@@ -17,8 +17,8 @@ use super::queue::{PeerCall, TrustRoots};
 use super::retry_queue::PendingNotify;
 use super::stats::PeerStats;
 use super::wire::{self, CallError, Called, PeerCodec};
-use crate::control_plane::broadcast_poller::random_part;
 use crate::control_plane::http_client::{HttpClient, HttpClientError};
+use crate::control_plane::jitter::jitter;
 
 /// State that the calls of all nodes share. Lives on the control plane.
 pub(super) struct Dispatcher {
@@ -103,7 +103,7 @@ impl Dispatcher {
             self.stats.peer_owed_dropped += u64::from(forgotten.is_some());
             self.calls.peers.lane.unsettled.fetch_add(node.retry_queue.len() - before, Ordering::SeqCst);
             if node.retry_queue.is_due(now) {
-                node.retry_queue.failed(now, random_part());
+                node.retry_queue.failed(now, jitter());
             }
         }
         self.reply(call, reply);

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::account::ServiceAccount;
-use crate::control_plane::bridges::jitter::jitter;
 use crate::control_plane::bridges::judgement::{Judgement, Reason};
 use crate::control_plane::bridges::request::{Authorization, Check, date_of};
 use crate::control_plane::http_client::{HttpClient, HttpClientError};
+use crate::control_plane::jitter::jitter;
 
 /// Access token of one profile, and its fetches.
 pub(super) struct GoogleToken {
