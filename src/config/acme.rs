@@ -33,15 +33,6 @@ pub(super) fn directory(raw: &Raw) -> Option<HttpUrl> {
     HttpUrl::parse(raw.text()?).filter(|url| url.origin().https)
 }
 
-/// Reads `acme.challenge`.
-pub(super) fn challenge(raw: &Raw) -> Option<Challenge> {
-    match raw.text()? {
-        "tls-alpn-01" => Some(Challenge::TlsAlpn01),
-        "http-01" => Some(Challenge::Http01),
-        _ => None,
-    }
-}
-
 /// Checks that certificates can be ordered, if they are to come from there.
 ///
 /// # Errors

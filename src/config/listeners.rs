@@ -6,8 +6,9 @@ use super::allowed::{
 };
 use super::key::keys;
 use super::parse;
-use super::settings::MAX_CONNECTIONS_MAX;
-use super::values::{min_version, rate, register_mode, roles, token_form, unknown_name};
+use super::settings::{MAX_CONNECTIONS_MAX, MinVersion, RegisterMode, UnknownName};
+use super::values::{rate, roles};
+use protocol::webpush::endpoint::TokenForm;
 
 keys! {
     /// The process, its listeners and its callers.
@@ -73,7 +74,11 @@ keys! {
     "endpoint.tokens" = "short",
         "short, or fernet for the tokens of the services before this one",
         "Form of new endpoint tokens; the server opens every form.",
-        |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("short", TokenForm::Short), ("fernet", TokenForm::Fernet)];
+            c.endpoint.tokens = parse::word(raw, &words)?;
+            Some(())
+        };
 
     "public.domain" ("domain" "NAME") = "",
         "host names as push.example.org, each once and up to 250 bytes, without ports, separated by commas, or nothing",
@@ -120,7 +125,11 @@ keys! {
     "access.register" = "open",
         "open, token or vapid",
         "User agents that get endpoints: all, those whose upgrade carries one of access.tokens, or all for app servers with one of access.vapid_keys. Read again on SIGHUP.",
-        |c, raw| { c.access.register = register_mode(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("open", RegisterMode::Open), ("token", RegisterMode::Token), ("vapid", RegisterMode::Vapid)];
+            c.access.register = parse::word(raw, &words)?;
+            Some(())
+        };
     #[secret] "access.tokens" = "",
         "at most 256 tokens of 16 to 128 letters, digits and -._~=, [t1,t2] or t1,t2",
         "Tokens of user agents: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN on the upgrade. Read again on SIGHUP.",
@@ -132,11 +141,19 @@ keys! {
     "tls.unknown_name" = "refuse",
         "refuse, or default for the first certificate",
         "Certificate for a client that asks for a name that no certificate has; read again on SIGHUP.",
-        |c, raw| { c.tls.unknown_name = unknown_name(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("refuse", UnknownName::Refuse), ("default", UnknownName::Default)];
+            c.tls.unknown_name = parse::word(raw, &words)?;
+            Some(())
+        };
     "tls.min_version" = "1.3",
         "1.3, or 1.2 for TLS 1.2 too",
         "Oldest version of TLS on every listener; read again on SIGHUP.",
-        |c, raw| { c.tls.min_version = min_version(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("1.3", MinVersion::Tls13), ("1.2", MinVersion::Tls12)];
+            c.tls.min_version = parse::word(raw, &words)?;
+            Some(())
+        };
     "tls.handshake_timeout" = "10",
         SECONDS,
         "Time limit from the accept of a TLS connection to the end of its handshake; later it is closed.",

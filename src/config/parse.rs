@@ -141,13 +141,15 @@ fn whole(text: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
+/// The meaning of one of these words.
+pub fn word<T: Copy>(raw: &Raw, words: &[(&str, T)]) -> Option<T> {
+    let text = raw.text()?;
+    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning)
+}
+
 /// `true` or `false`.
 pub fn flag(raw: &Raw) -> Option<bool> {
-    match raw.text()? {
-        "true" => Some(true),
-        "false" => Some(false),
-        _ => None,
-    }
+    word(raw, &[("true", true), ("false", false)])
 }
 
 /// Socket addresses, IPv6 in brackets. An empty list is a value.

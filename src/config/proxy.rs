@@ -5,7 +5,7 @@ use protocol::wire::forwarded::Kind;
 use super::allowed::{ACCESS_LIST_MAX, PREFIXES};
 use super::error::ConfigError;
 use super::key::keys;
-use super::parse::{self, Raw};
+use super::parse;
 use super::settings::Config;
 
 keys! {
@@ -18,30 +18,16 @@ keys! {
     "proxy.protocol" = "off",
         "off, or on",
         "Demands a PROXY header of version 1 or 2 at the start of each connection of the WebSocket, endpoint and public listeners, before TLS. Callers outside of proxy.trusted and connections without a valid header are closed.",
-        |c, raw| { c.proxy.protocol = protocol(raw)?; Some(()) };
+        |c, raw| { c.proxy.protocol = parse::word(raw, &[("off", false), ("on", true)])?; Some(()) };
     "proxy.header" = "none",
         "none, x-forwarded-for or forwarded",
         "Header from which the address of a caller is read, from the right to the first address that is not in proxy.trusted. With proxy.protocol = on, the address of the PROXY header must also be in proxy.trusted.",
-        |c, raw| { c.proxy.header = header(raw)?; Some(()) };
-}
-
-/// Reads `proxy.protocol`.
-fn protocol(raw: &Raw) -> Option<bool> {
-    match raw.text()? {
-        "off" => Some(false),
-        "on" => Some(true),
-        _ => None,
-    }
-}
-
-/// Reads `proxy.header`.
-fn header(raw: &Raw) -> Option<Option<Kind>> {
-    match raw.text()? {
-        "none" => Some(None),
-        "x-forwarded-for" => Some(Some(Kind::XForwardedFor)),
-        "forwarded" => Some(Some(Kind::Forwarded)),
-        _ => None,
-    }
+        |c, raw| {
+            let (usual, standard) = (Some(Kind::XForwardedFor), Some(Kind::Forwarded));
+            let words = [("none", None), ("x-forwarded-for", usual), ("forwarded", standard)];
+            c.proxy.header = parse::word(raw, &words)?;
+            Some(())
+        };
 }
 
 /// Refuses ways without callers that are believed, and the other way round.

@@ -7,7 +7,8 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::{ADDRESSES, ADDRESSES_OR_NONE, BYTES, CALL_URL, LEVEL, PEM, SECONDS, SECONDS_OR_ZERO, URL};
 use super::key::keys;
-use super::values::{consistency, drain_mode, log_format, steer, store_kind};
+use super::settings::{Challenge, DrainMode, LogFormat, Steer, StoreKind};
+use super::values::consistency;
 use super::{acme, parse, words};
 
 keys! {
@@ -32,7 +33,11 @@ keys! {
     "acme.challenge" = "tls-alpn-01",
         "tls-alpn-01 for a handshake on port 443, or http-01 for a request on port 80",
         "Proof of control over a name.",
-        |c, raw| { c.acme.challenge = acme::challenge(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("tls-alpn-01", Challenge::TlsAlpn01), ("http-01", Challenge::Http01)];
+            c.acme.challenge = parse::word(raw, &words)?;
+            Some(())
+        };
     "acme.profile" = "",
         "up to 128 visible characters, or nothing",
         "Profile of the certificates, as the certificate authority names it; by default its default.",
@@ -116,12 +121,17 @@ keys! {
     "shards.steer" = "off",
         "off or cpu",
         "Shard of a new connection: any shard, or that of the CPU that received its first packet; for hosts with as many receive queues as shards.",
-        |c, raw| { c.shards.steer = steer(raw)?; Some(()) };
+        |c, raw| { c.shards.steer = parse::word(raw, &[("off", Steer::Off), ("cpu", Steer::Cpu)])?; Some(()) };
 
     "store.kind" ("store" "KIND") = "embedded",
         "embedded, scylla for one store that several nodes share, or memory for trials that may forget everything",
         "Place of users, channels and stored messages.",
-        |c, raw| { c.store.kind = store_kind(raw)?; Some(()) };
+        |c, raw| {
+            use StoreKind::{Embedded, Memory, Scylla};
+            let words = [("embedded", Embedded), ("memory", Memory), ("scylla", Scylla)];
+            c.store.kind = parse::word(raw, &words)?;
+            Some(())
+        };
     "store.cache" = "32MiB",
         BYTES,
         "Memory for blocks of the embedded store.",
@@ -306,7 +316,11 @@ keys! {
     "drain.mode" = "close",
         "close or hibernate",
         "What SIGTERM does to sessions: close closes them with 1001; hibernate freezes them for the next process on this host, without drain.delay. Needs hibernate.dir.",
-        |c, raw| { c.drain.mode = drain_mode(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("close", DrainMode::Close), ("hibernate", DrainMode::Hibernate)];
+            c.drain.mode = parse::word(raw, &words)?;
+            Some(())
+        };
 
     "log.level" = "info",
         "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",
@@ -315,7 +329,11 @@ keys! {
     "log.format" = "text",
         "text, or json for one object a line",
         "Form of a log line.",
-        |c, raw| { c.log.format = log_format(raw)?; Some(()) };
+        |c, raw| {
+            let words = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+            c.log.format = parse::word(raw, &words)?;
+            Some(())
+        };
     "log.color" = "false",
         "true or false",
         "Colours the log.",
