@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use protocol::webpush::identity::Identity;
 use protocol::wire::url::HttpUrl;
 
+use crate::target::value_name;
+
 /// Signature of POSTs (RFC 8292).
 #[derive(Default)]
 pub enum Signing {
@@ -40,16 +42,6 @@ pub enum Vapid {
     Draft02,
 }
 
-impl Vapid {
-    /// Number of the draft.
-    pub fn draft(self) -> &'static str {
-        match self {
-            Vapid::Draft01 => "01",
-            Vapid::Draft02 => "02",
-        }
-    }
-}
-
 /// Content coding of bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Encoding {
@@ -58,16 +50,6 @@ pub enum Encoding {
     Aes128gcm,
     /// The draft before it: `Encryption: salt=` and `Crypto-Key: dh=`.
     Aesgcm,
-}
-
-impl Encoding {
-    /// Its name on the wire.
-    pub fn name(self) -> &'static str {
-        match self {
-            Encoding::Aes128gcm => "aes128gcm",
-            Encoding::Aesgcm => "aesgcm",
-        }
-    }
 }
 
 /// A salt and a public key, as long as those of real senders; no reader of a letter decrypts it.
@@ -82,6 +64,8 @@ pub struct PostWriter {
     signing: Signing,
     vapid: Vapid,
     encoding: Encoding,
+    /// The `Content-Encoding` of bodies.
+    coding: String,
     /// The `Authorization` of [`Signing::Once`] and its audience.
     authorization: Option<(String, String)>,
     /// The parameter of `Crypto-Key` that names the key of the signature, in draft 01.
@@ -116,8 +100,8 @@ impl PostWriter {
         let filler = (0..4096usize).map(|n| (n * 151) as u8).collect();
         let signing_key =
             signing.public_key().filter(|_| vapid == Vapid::Draft01).map(|key| format!("p256ecdsa={key}"));
-        let request = Vec::with_capacity(8192);
-        PostWriter { signing, vapid, encoding, authorization: None, signing_key, filler, request }
+        let (coding, request) = (value_name(&encoding), Vec::with_capacity(8192));
+        PostWriter { signing, vapid, encoding, coding, authorization: None, signing_key, filler, request }
     }
 
     /// The whole request; `None` when the URL is not valid.
@@ -152,7 +136,7 @@ impl PostWriter {
             }
         }
         if letter.body_bytes > 0 {
-            out.extend_from_slice(format!("Content-Encoding: {}\r\n", self.encoding.name()).as_bytes());
+            out.extend_from_slice(format!("Content-Encoding: {}\r\n", self.coding).as_bytes());
         }
         // One section for both keys, as the libraries write it.
         let keys = match (dh, self.signing_key.as_deref()) {
@@ -219,7 +203,8 @@ mod tests {
             let body = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
             let head = std::str::from_utf8(&request[..body]).unwrap();
             assert!(head.starts_with("POST /wpush/v2/abc HTTP/1.1\r\nHost: push.test:8082\r\nTTL: 60\r\n"), "{head}");
-            assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
+            let end = format!("Content-Encoding: aes128gcm\r\nContent-Length: {bytes}\r\n\r\n");
+            assert!(head.ends_with(&end), "{head}");
             assert_eq!(request.len() - body, bytes);
             assert_eq!(request[body..body + 8], 77u64.to_be_bytes());
         }

@@ -8,6 +8,11 @@ use std::str::FromStr;
 use crate::report::Report;
 use crate::result::names;
 
+/// Name of an option's value on the command line, which is also its name in results and on the wire.
+pub fn value_name(value: &impl clap::ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
 /// Rate of arrivals.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Ramp {

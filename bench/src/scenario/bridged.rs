@@ -18,7 +18,7 @@ use crate::latency::Latency;
 use crate::post::{PostSpec, PostWriter, Signing};
 use crate::report::Report;
 use crate::schedule::OpenLoopSchedule;
-use crate::target::Target;
+use crate::target::{Target, value_name};
 use crate::usage::{UsageDelta, UsageSample};
 
 /// Options of the scenario.
@@ -85,13 +85,6 @@ pub enum Bridge {
 }
 
 impl Bridge {
-    fn name(self) -> &'static str {
-        match self {
-            Bridge::Fcm => "fcm",
-            Bridge::Apns => "apns",
-        }
-    }
-
     /// A device token in the spelling of the service.
     fn token(self, number: u64) -> String {
         match self {
@@ -115,7 +108,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         return Err(io::Error::other("at least one phone: --sessions"));
     }
     let mut report = target.report("bridged");
-    report.option("bridge", options.bridge.name());
+    report.option("bridge", value_name(&options.bridge));
     report.option("rate", options.rate);
     let mut load = Load::new(options)?;
     let before = resident(&target.pids);
@@ -242,7 +235,7 @@ impl Load<'_> {
     fn say(&self, answer: &str) -> io::Result<()> {
         // Only `--to` has none.
         let Some(upstream) = self.options.upstream else { return Ok(()) };
-        let script = json!({ "always": { self.options.bridge.name(): answer } }).to_string();
+        let script = json!({ "always": { value_name(&self.options.bridge): answer } }).to_string();
         let request = Request::new("PUT", "/script").header("Host", "upstream").body(script);
         match exchange(upstream, &request)?.status {
             200 => Ok(()),
@@ -256,7 +249,7 @@ impl Load<'_> {
         let Some(upstream) = self.options.upstream else { return Ok(0) };
         let request = Request::new("GET", "/state").header("Host", "upstream");
         let state: Value = serde_json::from_slice(&exchange(upstream, &request)?.body)?;
-        Ok(state["counts"][self.options.bridge.name()].as_u64().unwrap_or(0))
+        Ok(state["counts"][value_name(&self.options.bridge)].as_u64().unwrap_or(0))
     }
 
     /// Lets time pass without a POST.
@@ -394,7 +387,7 @@ fn register(options: &Options, key: &str) -> io::Result<Vec<String>> {
 
 /// The first POST of a phone.
 fn registration(options: &Options, number: u64, key: Option<&str>) -> Request {
-    let path = format!("/v1/{}/{}/registration", options.bridge.name(), options.app);
+    let path = format!("/v1/{}/{}/registration", value_name(&options.bridge), options.app);
     let body = json!({ "token": options.bridge.token(number), "key": key }).to_string();
     Request::new("POST", &path).header("Host", &options.target.endpoint.address.to_string()).body(body)
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use rustix::process::geteuid;
 
+use crate::target::value_name;
+
 /// One fault.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -44,26 +46,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them, in the order of the table.
-    pub const ALL: [Fault; 16] = [
-        Fault::None,
-        Fault::Split,
-        Fault::Kill,
-        Fault::KillForGood,
-        Fault::Rolling,
-        Fault::Cut,
-        Fault::LinksDown,
-        Fault::Paused,
-        Fault::DatabaseCut,
-        Fault::NewAddress,
-        Fault::Divergent,
-        Fault::DatabaseNode,
-        Fault::DatabaseStopped,
-        Fault::DatabaseSlow,
-        Fault::Clocks,
-        Fault::ClockSet,
-    ];
-
     /// Returns true if an ack may go unread or its delete be lost, so that a message may come again.
     pub fn loses_acks(self) -> bool {
         !matches!(self, Fault::None | Fault::Split | Fault::Rolling | Fault::Clocks | Fault::ClockSet)
@@ -114,24 +96,6 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            Fault::None => "none",
-            Fault::Split => "split",
-            Fault::Kill => "kill",
-            Fault::KillForGood => "kill-for-good",
-            Fault::Rolling => "rolling",
-            Fault::Cut => "cut",
-            Fault::LinksDown => "links-down",
-            Fault::Paused => "paused",
-            Fault::DatabaseCut => "database-cut",
-            Fault::NewAddress => "new-address",
-            Fault::Divergent => "divergent",
-            Fault::DatabaseNode => "database-node",
-            Fault::DatabaseStopped => "database-stopped",
-            Fault::DatabaseSlow => "database-slow",
-            Fault::Clocks => "clocks",
-            Fault::ClockSet => "clock-set",
-        };
-        f.pad(name)
+        f.pad(&value_name(self))
     }
 }

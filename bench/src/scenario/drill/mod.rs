@@ -17,6 +17,8 @@ mod cluster;
 use std::io;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
+
 use self::cluster::TestCluster;
 pub use self::fault::Fault;
 pub use self::options::Options;
@@ -85,7 +87,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
 /// Faults to drill. A fault that cannot run here is left out, with a line of output, unless it was given by name.
 fn chosen(options: &Options) -> io::Result<Vec<Fault>> {
     let (mut can, all) = (Vec::new(), options.faults.is_empty());
-    let wanted: &[Fault] = if all { &Fault::ALL } else { &options.faults };
+    let wanted: &[Fault] = if all { Fault::value_variants() } else { &options.faults };
     for &fault in wanted {
         match fault.lacks(options.databases) {
             None => can.push(fault),

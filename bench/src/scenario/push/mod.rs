@@ -15,6 +15,7 @@ use super::traffic::{DuplicatePolicy, ONE_CHANNEL, Traffic};
 use crate::metrics::Metrics;
 use crate::report::Report;
 use crate::result::names;
+use crate::target::value_name;
 
 /// Pushes and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
@@ -56,8 +57,8 @@ pub fn run(options: &Options) -> io::Result<bool> {
 fn describe(report: &mut Report, options: &Options) {
     report.option("body", options.body.clone());
     report.option("vapid", options.is_signed());
-    report.option("vapid_draft", options.is_signed().then(|| options.vapid.unwrap_or_default().draft()));
-    report.option("encoding", options.encoding.name());
+    report.option("vapid_draft", options.is_signed().then(|| value_name(&options.vapid.unwrap_or_default())));
+    report.option("encoding", value_name(&options.encoding));
     report.option("fresh_tokens", options.fresh_tokens);
     report.option("in_flight", options.in_flight);
     report.option("rate", options.rate);
