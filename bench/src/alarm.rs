@@ -1,7 +1,6 @@
 //! Wakes an epoll at an exact instant. Its own timeout counts in milliseconds, too coarse for an open loop whose
 //! latencies are fractions of one.
 
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,18 +15,14 @@ use rustix::time::{
 pub const TOKEN: Token = Token(usize::MAX);
 
 /// A one-shot timer of the kernel.
-pub struct Alarm {
-    timer: OwnedFd,
-    /// Time to which it is set, until that is known to have rung.
-    at: Cell<Option<Instant>>,
-}
+pub struct Alarm(OwnedFd);
 
 impl Alarm {
     /// An alarm that is not set.
     pub fn new(registry: &Registry) -> io::Result<Alarm> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         registry.register(&mut SourceFd(&timer.as_raw_fd()), TOKEN, Interest::READABLE)?;
-        Ok(Alarm { timer, at: Cell::new(None) })
+        Ok(Alarm(timer))
     }
 
     /// Sets it, in the place of any earlier setting; an instant that is past rings at once.
@@ -36,19 +31,8 @@ impl Alarm {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) };
         let setting = Itimerspec { it_interval: zero, it_value: value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
-        self.at.set(Some(at));
+        timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &setting)?;
         Ok(())
-    }
-
-    /// As [`Alarm::set`], unless it is set to something earlier.
-    pub fn set_earlier(&self, at: Instant) -> io::Result<()> {
-        if self.at.get().is_some_and(|set| set <= at) { Ok(()) } else { self.set(at) }
-    }
-
-    /// Notes that it has rung: there was an event.
-    pub fn rang(&self) {
-        self.at.set(None);
     }
 }
 
@@ -70,22 +54,5 @@ mod tests {
             assert!(events.iter().any(|event| event.token() == TOKEN), "it did not ring");
             assert!(Instant::now() >= at, "it rang early");
         }
-    }
-
-    #[test]
-    fn the_earliest_of_several_instants_rings() {
-        let mut poll = mio::Poll::new().unwrap();
-        let mut events = mio::Events::with_capacity(4);
-        let alarm = Alarm::new(poll.registry()).unwrap();
-        let (soon, late) = (Instant::now() + Duration::from_millis(2), Instant::now() + Duration::from_secs(600));
-        alarm.set(late).unwrap();
-        alarm.set_earlier(soon).unwrap();
-        alarm.set_earlier(late).unwrap();
-        poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
-        assert!(!events.is_empty());
-        alarm.rang();
-        alarm.set_earlier(Instant::now()).unwrap();
-        poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
-        assert!(!events.is_empty(), "what has rung is not set any more");
     }
 }

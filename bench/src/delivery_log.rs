@@ -118,11 +118,6 @@ impl DeliveryLog {
         self.entries.get(number as usize).is_some_and(|entry| entry.status == 201)
     }
 
-    /// Returns true if it arrived at its user agent.
-    pub fn is_delivered(&self, number: u64) -> bool {
-        self.entries.get(number as usize).is_some_and(|entry| entry.seen > 0)
-    }
-
     /// Messages delivered, each counted once.
     pub fn delivered_count(&self) -> u64 {
         self.delivered

@@ -78,11 +78,6 @@ impl Series {
             report.series(format!("{what} {label}"), "s", "us", points);
         }
     }
-
-    /// The seconds in order.
-    pub fn seconds(&self) -> &[Latency] {
-        &self.0
-    }
 }
 
 /// The middle of these; 0 of none. Of an even number the mean of the two in the middle.
@@ -119,7 +114,7 @@ mod tests {
         for (after, count) in [(0, 1), (2, 3), (1_000_000, 2)] {
             (0..count).for_each(|_| series.record(Duration::from_secs(after), Duration::from_millis(1)));
         }
-        let counts: Vec<u64> = series.seconds().iter().map(Latency::count).collect();
+        let counts: Vec<u64> = series.0.iter().map(Latency::count).collect();
         assert_eq!((counts.len(), counts[0], counts[1], counts[2], counts[999]), (SECONDS_MAX, 1, 0, 3, 2));
     }
 

@@ -256,7 +256,7 @@ fn agents_come_from_several_addresses_and_go_to_all_listeners() {
     let mut swarm = swarm(vec![one, two], 16, Plan::default());
     swarm.launch(0..16);
     let happenings = until(&mut swarm, 16);
-    assert_eq!((swarm.connected(), swarm.rings()), (16, 6), "{happenings:?}");
+    assert_eq!(swarm.connected(), 16, "{happenings:?}");
     let one: Vec<IpAddr> = peers_of_one.try_iter().collect();
     let two: Vec<IpAddr> = peers_of_two.try_iter().collect();
     assert_eq!((one.len(), two.len()), (8, 8));

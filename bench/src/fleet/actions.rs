@@ -1,7 +1,5 @@
 //! Interface of scenarios to agents: what they see and what they command.
 
-use std::time::Instant;
-
 use super::agent::Phase;
 use super::agents::Agents;
 use super::codec;
@@ -65,14 +63,9 @@ impl Agents {
         self.in_flight
     }
 
-    /// Agents that are still to connect.
-    pub fn waiting(&self) -> usize {
-        self.queue.len()
-    }
-
     /// Returns true if every launched agent is idle or has failed.
     pub fn settled(&self) -> bool {
-        self.queue.len() == 0 && self.in_flight == 0
+        self.queue.is_empty() && self.in_flight == 0
     }
 
     /// Client pings that were answered, ever.
@@ -85,11 +78,6 @@ impl Agents {
         self.pings
     }
 
-    /// Bytes of heap for what is known of agents, idle ones and those away.
-    pub fn heap_bytes(&self) -> usize {
-        size_of_val(&self.agents[..]) + self.endpoints.heap_bytes()
-    }
-
     /// Changes what later connections do, and from now on acks.
     pub fn set_plan(&mut self, plan: Plan) {
         self.plan = plan;
@@ -100,16 +88,9 @@ impl Agents {
         self.in_flight_max = in_flight_max;
     }
 
-    /// Queues these agents to connect, due now. Those that are connected when their turn comes stay as they are.
+    /// Queues these agents to connect. Those that are connected when their turn comes stay as they are.
     pub fn launch(&mut self, agents: impl IntoIterator<Item = usize>) {
-        self.queue.add(agents, Instant::now());
-    }
-
-    /// These agents take the plan's `ack_delay` to ack, or not.
-    pub fn set_slow(&mut self, agents: impl IntoIterator<Item = usize>, slow: bool) {
-        for agent in agents {
-            self.agents[agent].set_slow(slow);
-        }
+        self.queue.extend(agents.into_iter().map(|agent| agent as u32));
     }
 
     /// Sends a client ping, `{}`.
@@ -154,16 +135,6 @@ impl Agents {
         said
     }
 
-    /// Subscribes to a broadcast of which this version is known.
-    pub fn subscribe(&mut self, agent: usize, id: &str, version: &str) -> bool {
-        self.say(agent, |_, _, out| codec::subscribe(out, id, version))
-    }
-
-    /// Says that a notification could not be shown.
-    pub fn nack(&mut self, agent: usize, version: &str, code: u16) -> bool {
-        self.say(agent, |_, _, out| codec::nack(out, version, code))
-    }
-
     /// Sends any text.
     pub fn send_text(&mut self, agent: usize, text: &str) -> bool {
         self.say(agent, |_, _, out| codec::text(out, text))
@@ -203,8 +174,7 @@ impl Agents {
 
     /// All leave with a FIN, or an RST when there is unread input, and no agent waits to connect any more.
     pub fn disconnect_all(&mut self) {
-        self.queue = super::queue::Queue::new();
-        self.held = Default::default();
+        self.queue.clear();
         self.disconnect(0..self.agents.len(), Leave::Fin);
     }
 }

@@ -33,8 +33,7 @@ const _: () = assert!(size_of::<Agent>() == 28, "28 MB for a million agents");
 
 const KNOWN: u8 = 1;
 const RENAMED: u8 = 1 << 1;
-const SLOW: u8 = 1 << 2;
-const REGISTERING: u8 = 1 << 3;
+const REGISTERING: u8 = 1 << 2;
 
 impl Agent {
     pub fn new() -> Agent {
@@ -67,14 +66,6 @@ impl Agent {
         self.flags & RENAMED != 0
     }
 
-    pub fn slow(&self) -> bool {
-        self.flags & SLOW != 0
-    }
-
-    pub fn set_slow(&mut self, slow: bool) {
-        self.set(SLOW, slow);
-    }
-
     /// A `register` beside the plan is under way.
     pub fn registering(&self) -> bool {
         self.flags & REGISTERING != 0
@@ -91,8 +82,6 @@ impl Agent {
 
 /// State that an agent needs while it connects, while a message is half received, and while the socket is full.
 pub(super) struct Side {
-    pub due: Instant,
-    pub begun: Instant,
     pub upgraded: Instant,
     pub greeted: Instant,
     /// Number of the plan's channels that this connection still registers.
@@ -104,9 +93,9 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub fn new(due: Instant, begun: Instant) -> Side {
+    pub fn new(now: Instant) -> Side {
         let (inbox, outbox, sealed) = (Vec::new(), Vec::new(), Vec::new());
-        Side { due, begun, upgraded: begun, greeted: begun, to_register: 0, inbox, outbox, sealed }
+        Side { upgraded: now, greeted: now, to_register: 0, inbox, outbox, sealed }
     }
 }
 
@@ -146,9 +135,9 @@ impl Sides {
     /// The entry at `at`, which becomes a new one when there is none.
     pub fn get_or_add(&mut self, at: &mut u32, now: Instant) -> &mut Side {
         if self.get(*at).is_none() {
-            *at = self.add(Side::new(now, now));
+            *at = self.add(Side::new(now));
         }
-        self.entries[*at as usize].get_or_insert_with(|| Side::new(now, now))
+        self.entries[*at as usize].get_or_insert_with(|| Side::new(now))
     }
 
     /// Takes an entry out. When it was the last, what a burst needed is given back.
@@ -175,7 +164,7 @@ mod tests {
     #[test]
     fn sides_are_used_again_and_a_burst_is_given_back() {
         let mut sides = Sides::new();
-        let side = || Side::new(Instant::now(), Instant::now());
+        let side = || Side::new(Instant::now());
         let first = sides.add(side());
         assert!(sides.remove(first).is_some() && sides.remove(first).is_none());
         assert_eq!(sides.add(side()), first);
@@ -197,9 +186,8 @@ mod tests {
         assert!(!agent.greeted([1; 16]) && agent.greeted([2; 16]) && agent.renamed());
         agent.set_uaid(None);
         assert!(!agent.greeted([3; 16]) && !agent.renamed());
-        agent.set_slow(true);
         agent.set_registering(true);
         agent.set_registering(false);
-        assert!(agent.slow() && !agent.registering() && agent.uaid() == Some([3; 16]));
+        assert!(!agent.registering() && agent.uaid() == Some([3; 16]));
     }
 }

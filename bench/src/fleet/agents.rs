@@ -15,7 +15,6 @@ use super::agent::{Agent, NO_SIDE, Phase, Side, Sides};
 use super::codec;
 use super::endpoints::Endpoints;
 use super::event::{AgentEvent, End, Plan};
-use super::queue::Queue;
 use super::ring::{Cut, Rings, Short, Span, Spans, Wire};
 use super::user_data::{ConnKey, Done, Kind};
 
@@ -36,13 +35,6 @@ pub struct Options {
     pub tls: Option<(PathBuf, String)>,
 }
 
-/// An ack that is held back.
-pub(super) struct DelayedAck {
-    pub due: Instant,
-    pub name: ConnKey,
-    pub bytes: Box<[u8]>,
-}
-
 /// All of them. Agents are named by `0..count`.
 pub struct Agents {
     pub(super) plan: Plan,
@@ -51,8 +43,8 @@ pub struct Agents {
     pub(super) agents: Vec<Agent>,
     pub(super) sides: Sides,
     pub(super) endpoints: Endpoints,
-    pub(super) queue: Queue,
-    pub(super) held: VecDeque<DelayedAck>,
+    /// Those that connect next, first come, first served.
+    pub(super) queue: VecDeque<u32>,
     /// Readable ones for which no span was free.
     hungry: VecDeque<ConnKey>,
     /// Those whose server does not read.
@@ -104,8 +96,7 @@ impl Agents {
             agents: (0..options.count).map(|_| Agent::new()).collect(),
             sides: Sides::new(),
             endpoints: Endpoints::new(),
-            queue: Queue::new(),
-            held: VecDeque::new(),
+            queue: VecDeque::new(),
             hungry: VecDeque::new(),
             behind: Vec::new(),
             in_flight: 0,
@@ -123,15 +114,14 @@ impl Agents {
         })
     }
 
-    /// Starts what is due, submits, and reacts to what has come. Never waits.
+    /// Starts agents that wait, submits, and reacts to what has come. Never waits.
     pub fn step(&mut self, happenings: &mut Vec<AgentEvent>) -> io::Result<()> {
         if let Some(error) = self.broken.take() {
             return Err(error);
         }
         for _ in 0..ROUNDS_MAX {
             self.now = Instant::now();
-            self.start_what_is_due()?;
-            self.release_acks()?;
+            self.start_waiting()?;
             let busy = self.rings.enter()?;
             self.now = Instant::now();
             self.take_in(happenings)?;
@@ -143,10 +133,11 @@ impl Agents {
         Ok(())
     }
 
-    /// Returns true if there is nothing to do until [`Agents::event`] is readable or [`Agents::wakes`] has come. After
-    /// this [`Agents::awake`] must be called.
+    /// Returns true if there is nothing to do until [`Agents::event`] is readable. After this [`Agents::awake`] must be
+    /// called.
     pub fn quiet(&mut self) -> bool {
-        self.rings.quiet() && self.hungry.is_empty() && self.behind.is_empty() && self.broken.is_none()
+        let nothing_waits = self.hungry.is_empty() && self.behind.is_empty() && self.broken.is_none();
+        self.rings.quiet() && nothing_waits && !self.can_start()
     }
 
     /// The thread does not sleep any more.
@@ -159,21 +150,9 @@ impl Agents {
         self.rings.event()
     }
 
-    /// Time at which something must be done next, also without input.
-    pub fn wakes(&self) -> Option<Instant> {
-        let start = self.queue.due().filter(|_| self.in_flight < self.in_flight_max);
-        let ack = self.held.front().map(|held| held.due);
-        start.into_iter().chain(ack).min()
-    }
-
     /// The texts of the first few answers that were not what they should be.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
-    }
-
-    /// Rings in use.
-    pub fn rings(&self) -> usize {
-        self.rings.made()
     }
 
     pub(super) fn complain(&mut self, what: &str, about: &[u8]) {
@@ -190,18 +169,19 @@ impl Agents {
         }
     }
 
-    fn start_what_is_due(&mut self) -> io::Result<()> {
+    fn can_start(&self) -> bool {
+        !self.queue.is_empty() && self.in_flight < self.in_flight_max
+    }
+
+    fn start_waiting(&mut self) -> io::Result<()> {
         for _ in 0..STARTS_MAX {
-            if self.in_flight >= self.in_flight_max {
-                break;
-            }
-            let Some((index, due)) = self.queue.next() else { break };
+            let Some(index) = self.queue.pop_front_if(|_| self.in_flight < self.in_flight_max) else { break };
             let Some(agent) = self.agents.get_mut(index as usize).filter(|agent| agent.phase == Phase::Absent) else {
                 continue;
             };
             agent.generation = agent.generation.wrapping_add(1);
             agent.phase = Phase::Upgrading;
-            let mut side = Side::new(due, self.now);
+            let mut side = Side::new(self.now);
             // An agent that comes back has its channels.
             side.to_register = self.plan.channels.saturating_sub(self.endpoints.numbers(agent.endpoints).count());
             if let Some(tls) = &mut self.tls {
@@ -212,14 +192,8 @@ impl Agents {
             let name = agent.name(index);
             self.rings.connect(name)?;
         }
-        Ok(())
-    }
-
-    fn release_acks(&mut self) -> io::Result<()> {
-        while let Some(held) = self.held.pop_front_if(|held| held.due <= self.now) {
-            if self.is_current(held.name) {
-                self.send(held.name, &held.bytes)?;
-            }
+        if self.queue.is_empty() {
+            self.queue.shrink_to(STARTS_MAX);
         }
         Ok(())
     }

@@ -12,42 +12,6 @@ pub struct Plan {
     /// Broadcast id to subscribe to.
     pub broadcast: Option<String>,
     pub ack: bool,
-    /// Time that slow agents take to ack (`Swarm::set_slow`).
-    pub ack_delay: Duration,
-    /// `AgentEvent::Notified` has the text of the version.
-    pub versions: bool,
-}
-
-/// Times of a connection, in microseconds. Everything counts from when it was due, also when it was begun late, so that
-/// a generator that falls behind shows in the figures.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Times {
-    pub(super) late: u32,
-    pub(super) upgrade: u32,
-    pub(super) hello: u32,
-    pub(super) ready: u32,
-}
-
-impl Times {
-    /// From its due time to its begin.
-    pub fn late(&self) -> Duration {
-        Duration::from_micros(self.late.into())
-    }
-
-    /// From its due time to the 101.
-    pub fn upgrade(&self) -> Duration {
-        Duration::from_micros(self.upgrade.into())
-    }
-
-    /// From the hello to its answer.
-    pub fn hello(&self) -> Duration {
-        Duration::from_micros(self.hello.into())
-    }
-
-    /// From its due time to the end of the plan.
-    pub fn ready(&self) -> Duration {
-        Duration::from_micros(self.ready.into())
-    }
 }
 
 /// Reason for the end of a connection, seen from the agent.
@@ -98,17 +62,14 @@ pub enum AgentEvent {
     Ready {
         /// Index in the swarm, as in the other variants.
         agent: usize,
-        times: Times,
+        /// Time from the hello to its answer.
+        hello: Duration,
     },
     /// A notification came (and was acked, if that is the plan).
     Notified {
         agent: usize,
         /// The first eight bytes of the body; `None` of a shorter one.
         sequence: Option<u64>,
-        /// [`super::version_hash`] of the version.
-        version: u64,
-        /// The version itself, if the plan asks for it.
-        text: Option<Box<str>>,
         /// Time at which it was read.
         at: Instant,
     },

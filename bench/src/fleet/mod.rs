@@ -10,8 +10,6 @@ mod agent;
 
 mod endpoints;
 
-mod queue;
-
 pub(crate) mod codec;
 
 mod user_data;
@@ -25,5 +23,4 @@ mod receive;
 mod actions;
 
 pub use agents::{Agents, Options};
-pub use codec::version_hash;
-pub use event::{AgentEvent, End, Leave, Plan, Times};
+pub use event::{AgentEvent, End, Leave, Plan};

@@ -4,9 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use super::agent::Phase;
-use super::agents::{Agents, DelayedAck};
+use super::agents::Agents;
 use super::codec::{self, Message};
-use super::event::{AgentEvent, End, Times};
+use super::event::{AgentEvent, End};
 use super::user_data::ConnKey;
 use crate::frame;
 
@@ -14,8 +14,6 @@ use crate::frame;
 const INBOX_MAX: usize = 1 << 20;
 /// Bytes of a control frame (RFC 6455 section 5.5).
 const CONTROL_MAX: usize = 125;
-/// Acks held back at once, over all agents; beyond that slow agents are not slow.
-const HELD_MAX: usize = 1 << 20;
 
 impl Agents {
     /// Takes in bytes, sends what they call for, and ends the connection when they make no sense.
@@ -127,14 +125,10 @@ impl Agents {
         let index = name.agent as usize;
         match (self.agent(name).phase, message) {
             (_, Message::Notification { channel, version, data }) => {
-                self.ack(name, channel, version);
-                happenings.push(AgentEvent::Notified {
-                    agent: index,
-                    sequence: codec::sequence(data),
-                    version: codec::version_hash(version),
-                    text: self.plan.versions.then(|| version.into()),
-                    at: self.now,
-                });
+                if self.plan.ack {
+                    codec::ack(&mut self.out, channel, version);
+                }
+                happenings.push(AgentEvent::Notified { agent: index, sequence: codec::sequence(data), at: self.now });
             }
             (Phase::Greeting, Message::Hello(uaid)) => {
                 let now = self.now;
@@ -171,19 +165,6 @@ impl Agents {
         Ok(())
     }
 
-    fn ack(&mut self, name: ConnKey, channel: &str, version: &str) {
-        if !self.plan.ack {
-            return;
-        }
-        let delay = if self.agent(name).slow() { self.plan.ack_delay } else { Duration::ZERO };
-        if delay.is_zero() || self.held.len() >= HELD_MAX {
-            return codec::ack(&mut self.out, channel, version);
-        }
-        let mut bytes = Vec::new();
-        codec::ack(&mut bytes, channel, version);
-        self.held.push_back(DelayedAck { due: self.now + delay, name, bytes: bytes.into_boxed_slice() });
-    }
-
     /// The plan goes on.
     fn next_step(&mut self, name: ConnKey, happenings: &mut Vec<AgentEvent>) {
         let more = self.side(name).is_some_and(|side| {
@@ -205,20 +186,10 @@ impl Agents {
     }
 
     fn idle(&mut self, name: ConnKey, happenings: &mut Vec<AgentEvent>) {
-        let now = self.now;
-        let times = self.side(name).map_or(Times::default(), |side| Times {
-            late: micros(side.begun - side.due),
-            upgrade: micros(side.upgraded - side.due),
-            hello: micros(side.greeted - side.upgraded),
-            ready: micros(now - side.due),
-        });
+        let hello = self.side(name).map_or(Duration::ZERO, |side| side.greeted - side.upgraded);
         self.agent(name).phase = Phase::Idle;
         self.in_flight -= 1;
         self.connected += 1;
-        happenings.push(AgentEvent::Ready { agent: name.agent as usize, times });
+        happenings.push(AgentEvent::Ready { agent: name.agent as usize, hello });
     }
-}
-
-fn micros(span: Duration) -> u32 {
-    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
 }

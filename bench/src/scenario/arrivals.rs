@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::traffic::Traffic;
-use crate::fleet::{AgentEvent, Times};
+use crate::fleet::AgentEvent;
 
 /// The arrivals of some agents. `P` returns the pause of an agent before its next attempt after a number of ends, or
 /// `None` to give up.
@@ -54,12 +54,12 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
     }
 
     /// Launches the agents that are due, lets all clients work for a moment, until `by` at the latest, and takes in the
-    /// results. `came` is called with each agent that arrived, the time of its arrival, and those of its connection.
+    /// results. `came` is called with each agent that arrived, the time of that, and the time that its hello took.
     pub fn turn(
         &mut self,
         traffic: &mut Traffic,
         by: Option<Instant>,
-        mut came: impl FnMut(usize, Instant, Times),
+        mut came: impl FnMut(usize, Instant, Duration),
     ) -> io::Result<()> {
         let now = Instant::now();
         while let Some(agent) = self.due(now) {
@@ -72,9 +72,9 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
         let now = Instant::now();
         for happening in std::mem::take(&mut traffic.others) {
             match happening {
-                AgentEvent::Ready { agent, times } => {
+                AgentEvent::Ready { agent, hello } => {
                     (self.came, self.progress) = (self.came + 1, now);
-                    came(agent, now, times);
+                    came(agent, now, hello);
                 }
                 AgentEvent::Ended { agent, was_ready, .. } => {
                     self.lost.extend(was_ready.then_some(now));

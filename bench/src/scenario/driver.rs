@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
-use crate::alarm::{self, Alarm};
+use crate::alarm::Alarm;
 use crate::fleet::{self, AgentEvent, Agents, Plan};
 use crate::publishers::{Answer, Publishers};
 use crate::target::Target;
@@ -76,9 +76,6 @@ impl Driver {
         self.agents.step(&mut self.happenings)?;
         let nothing = self.happenings.len() == known && self.agents.quiet();
         let patience = if nothing { patience } else { Duration::ZERO };
-        if let Some(wakes) = self.agents.wakes().filter(|_| !patience.is_zero()) {
-            self.alarm.set_earlier(wakes)?;
-        }
         let polled = self.poll.poll(&mut self.events, Some(patience));
         self.agents.awake();
         match polled {
@@ -86,9 +83,7 @@ impl Driver {
             other => other?,
         }
         for event in &self.events {
-            if event.token() == alarm::TOKEN {
-                self.alarm.rang();
-            } else if let Some(publishers) = self.publishers.as_mut().filter(|_| event.token() != AGENTS) {
+            if let Some(publishers) = self.publishers.as_mut().filter(|_| event.token() < AGENTS) {
                 publishers.ready(event, self.poll.registry(), &mut self.answers)?;
             }
         }
@@ -103,19 +98,6 @@ impl Driver {
         self.turn(Duration::from_secs(1))
     }
 
-    /// Turns until every launched agent is idle or has failed.
-    pub fn settle(&mut self, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
-        while !self.agents.settled() {
-            if Instant::now() > deadline {
-                let connected = self.agents.connected();
-                return Err(io::Error::other(format!("{connected} sessions after {patience:?}, then no progress")));
-            }
-            self.turn(Duration::from_millis(10))?;
-        }
-        Ok(())
-    }
-
     /// Turns for this long, regardless of events.
     pub fn idle(&mut self, span: Duration) -> io::Result<()> {
         let deadline = Instant::now() + span;
@@ -123,14 +105,5 @@ impl Driver {
             self.turn(left.min(Duration::from_millis(50)))?;
         }
         Ok(())
-    }
-
-    /// Discards the events so far; returns the number of connections that ended in them.
-    pub fn forget(&mut self) -> usize {
-        let ended = self.happenings.iter().filter(|one| matches!(one, AgentEvent::Ended { .. })).count();
-        // A million of them are a hundred megabytes.
-        self.happenings = Vec::new();
-        self.answers = Vec::new();
-        ended
     }
 }

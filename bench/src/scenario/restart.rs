@@ -258,9 +258,9 @@ pub(super) fn come_back(
     };
     while back.all.is_none() && !arrivals.has_stalled(patience) {
         place.turn()?;
-        arrivals.turn(traffic, None, |_, now, times| {
+        arrivals.turn(traffic, None, |_, now, hello| {
             back.took.record(now - went);
-            back.hello.record(times.hello());
+            back.hello.record(hello);
             back.first.get_or_insert(now - went);
         })?;
         if let Some(served) = place.served.filter(|_| traffic.driver.agents.connected() == all) {

@@ -14,8 +14,7 @@ use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
 
 /// One channel, acks, no broadcast: the plan of an agent in most scenarios.
-pub const ONE_CHANNEL: Plan =
-    Plan { channels: 1, key: None, broadcast: None, ack: true, ack_delay: Duration::ZERO, versions: false };
+pub const ONE_CHANNEL: Plan = Plan { channels: 1, key: None, broadcast: None, ack: true };
 
 /// Properties of a message.
 #[derive(Clone, Copy, Debug)]

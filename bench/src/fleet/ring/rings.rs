@@ -51,11 +51,6 @@ impl Rings {
         self.spans.clone()
     }
 
-    /// Rings that were made.
-    pub fn made(&self) -> usize {
-        self.rings.iter().flatten().count()
-    }
-
     fn slot(&self, name: ConnKey) -> (usize, u32) {
         ((name.agent / self.table) as usize, name.agent % self.table)
     }

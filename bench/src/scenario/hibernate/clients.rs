@@ -301,7 +301,7 @@ impl Clients {
         for event in events.iter() {
             match event.token() {
                 GATE => {}
-                alarm::TOKEN => self.alarm.rang(),
+                alarm::TOKEN => {}
                 Token(number) if number >= TOKEN_BASE => {
                     if let Some(publishers) = &mut self.publishers {
                         publishers.ready(event, self.poll.registry(), &mut self.answers)?;
