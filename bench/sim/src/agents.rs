@@ -272,7 +272,7 @@ impl World {
             return Some(AckUpdate { stamp, chid: Chid(rng.bytes16()), topic: None, code: 100 });
         }
         let post = &posts[rng.index(posts.len())];
-        post.stamp.map(|stamp| AckUpdate { stamp, chid: post.chid, topic: post.topic, code: 102 })
+        post.stamp.map(|stamp| AckUpdate { stamp, chid: post.to.chid, topic: post.topic, code: 102 })
     }
 
     /// Reads one frame.

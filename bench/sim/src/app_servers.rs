@@ -160,7 +160,7 @@ impl World {
         let target = &mut self.oracle.posts[post];
         let (Some(stamp), Some(_)) = (target.stamp, target.seen) else { return Ok(()) };
         target.cancel_asked = true;
-        let cancel = Cancel { uaid: target.uaid, chid: target.chid, stamp, topic: target.topic };
+        let cancel = Cancel { uaid: target.to.uaid, chid: target.to.chid, stamp, topic: target.topic };
         self.posters[index].pending = Some(Pending::Cancel { post });
         self.log(None, format_args!("poster {index} cancels message {post}"));
         self.request(id, shard, SenderCommand::Cancel(Box::new(cancel)))
@@ -232,7 +232,7 @@ impl World {
         match (pending, event) {
             (Pending::Post { post, registered, version }, Event::Sender(SenderEvent::Published(published))) => {
                 let target = &self.oracle.posts[post];
-                let channel = self.oracle.channels.get(&(target.uaid, target.chid));
+                let channel = self.oracle.channels.get(&(target.to.uaid, target.to.chid));
                 let same = channel.map_or(0, |channel| channel.version) == version;
                 self.published(post, registered.filter(|_| same), *published)
             }

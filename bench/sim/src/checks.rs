@@ -95,7 +95,7 @@ impl World {
         let session = &self.sockets[id].session;
         let Some(&index) = self.oracle.by_stamp.get(&update.stamp) else { return };
         let post = &mut self.oracle.posts[index];
-        if session.served != Some(post.uaid) || update.chid != post.chid {
+        if session.served != Some(post.to.uaid) || update.chid != post.to.chid {
             return;
         }
         if member || !session.sent.contains_key(&update.stamp) {
@@ -117,7 +117,7 @@ impl World {
         let registered = self.oracle.channels.get(&(uaid, update.chid)).is_some_and(|c| c.registered == Some(true));
         let highest = self.oracle.acked_versions.entry((uaid, update.chid)).or_default();
         *highest = update.version.max(*highest);
-        let acked = |post: &Post| (post.uaid, post.chid) == (uaid, update.chid) && post.version <= update.version;
+        let acked = |post: &Post| (post.to.uaid, post.to.chid) == (uaid, update.chid) && post.version <= update.version;
         for (index, post) in self.oracle.posts.iter_mut().enumerate() {
             if post.version == 0 || update.version == 0 || !acked(post) {
                 continue;
@@ -263,7 +263,7 @@ impl World {
         let newer = self.oracle.posts.iter().find(|other| {
             // An ack that a kill has taken back, or a wall clock that went back, may show the older one again.
             (post.topic.is_some() && post.version == 0 && !post.end_lost && self.oracle.wall_max < post.expires)
-                && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
+                && (other.to, other.topic) == (post.to, post.topic)
                 && other.stamp > post.stamp
                 && other.ttl > 0
                 && other.seen.is_some_and(|seen| seen < hello_step)
@@ -318,7 +318,7 @@ impl World {
         }
         // Topic messages come before the others of a user (PROTOCOL.md 1.8); Urgency reorders within a page.
         let overtook = self.oracle.posts.iter().find(|other| {
-            (other.uaid, other.chid) == (post.uaid, post.chid)
+            other.to == post.to
                 && other.start > seen
                 && other.first_sent.is_some()
                 && other.ttl > 0

@@ -54,7 +54,7 @@ impl World {
     /// A user that is there and takes everything is sent what was accepted, however many more come.
     pub(crate) fn not_starved(&self) -> Verdict {
         for (index, post) in self.oracle.posts.iter().enumerate().filter(|(_, post)| post.first_sent.is_none()) {
-            let Some(served) = self.oracle.resident.get(&post.uaid) else { continue };
+            let Some(served) = self.oracle.resident.get(&post.to.uaid) else { continue };
             let since = post.seen_at.max(self.sockets[*served].session.clocks.greeted);
             if post.seen.is_some() && self.now > since + STARVED && self.oracle.ended(post).is_none() {
                 return Err(format!("message {index} waits for {} s beside its session", (self.now - since) / SECOND));

@@ -91,5 +91,5 @@ impl World {
 }
 
 fn slot_of(post: &Post) -> Option<Slot> {
-    post.topic.map(|topic| (post.uaid, post.chid, topic))
+    post.topic.map(|topic| (post.to.uaid, post.to.chid, topic))
 }

@@ -26,7 +26,7 @@ impl World {
         let agent = &self.agents[self.rng.clients.index(self.agents.len())];
         let (Some(uaid), Some(chid)) = (agent.uaid, agent.channels.first().copied()) else { return Ok(()) };
         let ahead = self.rng.clients.permille(50);
-        let newest = self.oracle.posts.iter().filter(|post| post.uaid == uaid).filter_map(|post| post.stamp).max();
+        let newest = self.oracle.posts.iter().filter(|post| post.to.uaid == uaid).filter_map(|post| post.stamp).max();
         let floor = newest.map_or(0, |stamp| stamp.clock.0);
         // A node has read the user's clock; one that is hours ahead must be refused.
         let clock = self.time().unix_us.max(floor) + if ahead { 36_000_000_000 } else { 1 };
@@ -81,8 +81,8 @@ impl World {
     fn foreign_message(&self, index: usize) -> Message {
         let post = &self.oracle.posts[index];
         Message {
-            uaid: post.uaid,
-            chid: post.chid,
+            uaid: post.to.uaid,
+            chid: post.to.chid,
             stamp: post.stamp.unwrap_or_default(),
             ttl: post.ttl,
             accepted: machine::time::UnixSeconds(post.expires - u64::from(post.ttl)),
@@ -103,7 +103,7 @@ impl World {
             NodeAnswer::Busy | NodeAnswer::Held => "node: push refused",
         });
         let (step, target) = (self.steps, &mut self.oracle.posts[post]);
-        let uaid = target.uaid;
+        let uaid = target.to.uaid;
         if target.too_far_ahead {
             return match answer {
                 NodeAnswer::Done => Err(format!("message {post} was accepted hours ahead of the clock")),

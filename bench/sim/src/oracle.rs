@@ -9,6 +9,7 @@ use machine::model::Model;
 use machine::simplepush::Mode;
 use machine::{Disposition, RowKey};
 
+use crate::shared::Recipient;
 use crate::socket::SocketId;
 
 /// Everything that was promised, and what became of it. Times are steps of the world.
@@ -48,10 +49,9 @@ pub(crate) struct Oracle {
 }
 
 /// One POST.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Post {
-    pub(crate) uaid: Uaid,
-    pub(crate) chid: Chid,
+    pub(crate) to: Recipient,
     pub(crate) topic: Option<Topic>,
     pub(crate) ttl: u32,
     pub(crate) urgency: Urgency,
@@ -152,46 +152,13 @@ pub(crate) struct Channel {
 impl Post {
     /// A POST to a channel that begins at this step; nothing has become of it.
     pub(crate) fn new(to: (Uaid, Chid), topic: Option<Topic>, ttl: u32, urgency: Urgency, start: u64) -> Post {
-        Post {
-            uaid: to.0,
-            chid: to.1,
-            topic,
-            ttl,
-            urgency,
-            receipt: false,
-            boot: 0,
-            start,
-            seen: None,
-            seen_at: 0,
-            disposition: None,
-            stamp: None,
-            expires: 0,
-            held: false,
-            first_sent: None,
-            sent_count: 0,
-            deliveries: Deliveries::default(),
-            acked: None,
-            acked_at: 0,
-            acked_in_time: false,
-            acked_when_spent: false,
-            end_lost: false,
-            settle_asked: false,
-            ack_odd: false,
-            cancel_asked: false,
-            cancelled: false,
-            foreign: false,
-            pushed: None,
-            damaged: false,
-            user_dropped: false,
-            left_out: false,
-            version: 0,
-            too_far_ahead: false,
-        }
+        let to = Recipient { uaid: to.0, chid: to.1 };
+        Post { to, topic, ttl, urgency, start, ..Post::default() }
     }
 
     /// Its row in storage, once it is stamped.
     pub(crate) fn row(&self) -> Option<RowKey> {
-        let Post { uaid, chid, topic, .. } = *self;
+        let Post { to: Recipient { uaid, chid }, topic, .. } = *self;
         self.stamp.map(|stamp| RowKey { uaid, chid, stamp, topic })
     }
 
@@ -220,7 +187,7 @@ impl Oracle {
         };
         let index = number.map_or(usize::MAX, |n| n as usize);
         let Some(post) = self.posts.get(index) else { return Err(format!("nobody POSTed {message:?}")) };
-        let same = (post.uaid, post.chid, post.topic, post.ttl, post.urgency, post.receipt)
+        let same = (post.to.uaid, post.to.chid, post.topic, post.ttl, post.urgency, post.receipt)
             == (message.uaid, message.chid, message.topic, message.ttl, message.urgency, message.receipt);
         if same { Ok(index) } else { Err(format!("{message:?} is not as it was POSTed")) }
     }
@@ -283,7 +250,10 @@ impl Oracle {
         }
         let post = &self.posts[index];
         let behind = |p: &Post| {
-            !p.foreign && p.uaid == post.uaid && p.seen.is_some_and(|seen| seen < post.start) && p.stamp > post.stamp
+            !p.foreign
+                && p.to.uaid == post.to.uaid
+                && p.seen.is_some_and(|seen| seen < post.start)
+                && p.stamp > post.stamp
         };
         if self.posts.iter().any(behind) {
             return Err(format!("{stamp:?} is older than an earlier 201 of its user"));
@@ -329,7 +299,7 @@ impl Oracle {
     pub(crate) fn settle_asked(&mut self, stamp: Stamp) {
         if let Some(index) = self.by_stamp.get(&stamp) {
             let post = &mut self.posts[*index];
-            let channel = self.channels.get(&(post.uaid, post.chid));
+            let channel = self.channels.get(&(post.to.uaid, post.to.chid));
             post.settle_asked = true;
             // Messages that this node accepts itself are refused meanwhile, so they have no such excuse.
             post.left_out |= post.foreign && channel.is_some_and(|channel| channel.left_out);
@@ -339,7 +309,7 @@ impl Oracle {
     /// Storage has dropped this user, by a rule.
     pub(crate) fn user_dropped(&mut self, uaid: Uaid, step: u64) {
         self.minimums.remove(&uaid);
-        self.posts.iter_mut().filter(|post| post.uaid == uaid).for_each(|post| post.user_dropped = true);
+        self.posts.iter_mut().filter(|post| post.to.uaid == uaid).for_each(|post| post.user_dropped = true);
         for (_, channel) in self.channels.iter_mut().filter(|((of, _), _)| *of == uaid) {
             channel.registered = None;
             channel.version += 1;
@@ -406,7 +376,8 @@ impl Oracle {
 
     /// The rule by which a message has ended, other than by replacement.
     pub(crate) fn ended(&self, post: &Post) -> Option<&'static str> {
-        let unregistered = self.channels.get(&(post.uaid, post.chid)).and_then(|channel| channel.unregistered_until);
+        let unregistered =
+            self.channels.get(&(post.to.uaid, post.to.chid)).and_then(|channel| channel.unregistered_until);
         if post.acked.is_some() {
             Some("fate: acked")
         } else if post.ttl == 0 {
@@ -421,7 +392,7 @@ impl Oracle {
             Some("fate: acked unseen")
         } else if post.damaged {
             Some("fate: its ledger record was damaged")
-        } else if self.mixed.contains(&post.uaid) {
+        } else if self.mixed.contains(&post.to.uaid) {
             Some("fate: of another mode")
         } else if post.user_dropped {
             Some("fate: user dropped")

@@ -23,7 +23,8 @@ impl World {
         let target = &self.oracle.posts[post];
         let Some(stamp) = target.stamp else { return Ok(()) };
         let expires = UnixSeconds(stamp.clock.0 / 1_000_000 + u64::from(target.ttl));
-        let query = ReceiptQuery { uaid: target.uaid, chid: target.chid, stamp, topic: target.topic, expires, wait };
+        let query =
+            ReceiptQuery { uaid: target.to.uaid, chid: target.to.chid, stamp, topic: target.topic, expires, wait };
         self.posters[index].pending = Some(Pending::Receipt { post });
         self.log(None, format_args!("poster {index} asks what became of message {post}, waits {wait:?}"));
         self.request(id, shard, SenderCommand::Receipt(Box::new(query)))
@@ -54,8 +55,8 @@ impl World {
                 Outcome::Replaced => ("receipt: replaced", target.topic.is_some()),
                 Outcome::Cancelled => ("receipt: cancelled", target.cancel_asked),
                 Outcome::Unregistered => {
-                    let channel = self.oracle.channels.get(&(target.uaid, target.chid));
-                    let other = self.oracle.mixed.contains(&target.uaid) || target.user_dropped;
+                    let channel = self.oracle.channels.get(&(target.to.uaid, target.to.chid));
+                    let other = self.oracle.mixed.contains(&target.to.uaid) || target.user_dropped;
                     let gone = channel.is_some_and(|channel| channel.unregistered_until.is_some());
                     ("receipt: unregistered", gone || other)
                 }
@@ -70,7 +71,7 @@ impl World {
         let post = &self.oracle.posts[post];
         let unregistered = |channel: &Channel| channel.unregistered_until.is_some_and(|until| until >= post.start);
         let held = post.row().is_some_and(|row| self.store.seen().row(&row).is_some());
-        let channel = self.oracle.channels.get(&(post.uaid, post.chid));
+        let channel = self.oracle.channels.get(&(post.to.uaid, post.to.chid));
         let over = self.oracle.wall_max >= post.expires;
         over || !held && (post.topic.is_some() || channel.is_some_and(unregistered))
     }

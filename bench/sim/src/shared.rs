@@ -1,6 +1,6 @@
 //! Parts that the three kinds of worlds share.
 
-use machine::ids::Uaid;
+use machine::ids::{Chid, Uaid};
 use machine::{Mail, StoreOp};
 use shards::mailbox::Lane;
 
@@ -29,6 +29,20 @@ impl Streams {
     pub(crate) fn new(seed: u64, salts: [u64; 5]) -> Streams {
         let [schedule, network, store, clients, faults] = salts.map(|salt| Rng::new(seed, salt));
         Streams { schedule, network, store, clients, faults }
+    }
+}
+
+/// User and channel that a POST names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recipient {
+    pub(crate) uaid: Uaid,
+    pub(crate) chid: Chid,
+}
+
+/// Names nobody, so that a POST has a default.
+impl Default for Recipient {
+    fn default() -> Recipient {
+        Recipient { uaid: Uaid([0; 16]), chid: Chid([0; 16]) }
     }
 }
 

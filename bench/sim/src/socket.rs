@@ -10,7 +10,7 @@ use machine::{AckUpdate, BroadcastDelta, BroadcastVersion, CloseReason, Command,
 pub(crate) type SocketId = usize;
 
 /// Place of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Connected, and not accepted yet.
     Waiting { shard: usize },
@@ -23,10 +23,12 @@ pub(crate) enum Place {
     /// Frozen, and left to the next process, which has not said its hello yet.
     Left,
     /// Closed at the server's end.
+    #[default]
     Ended,
 }
 
 /// One connection, both ends.
+#[derive(Default)]
 pub(crate) struct Socket {
     /// Its user agent; `None` for app servers.
     pub(crate) agent: Option<usize>,
@@ -147,22 +149,7 @@ pub(crate) enum Frame {
 impl Socket {
     /// A connection that a peer opens to a shard.
     pub(crate) fn new(agent: Option<usize>, place: Place) -> Socket {
-        Socket {
-            agent,
-            place,
-            relay: None,
-            attaching: VecDeque::new(),
-            ready: false,
-            inbox: VecDeque::new(),
-            carried: VecDeque::new(),
-            outbox: VecDeque::new(),
-            blocked: None,
-            frozen: None,
-            is_stale: false,
-            peer_open: true,
-            peer: Peer::default(),
-            session: Session::default(),
-        }
+        Socket { agent, place, peer_open: true, ..Socket::default() }
     }
 
     /// Returns true if the machine knows it as one.

@@ -1,6 +1,6 @@
 //! User agents: each connects to any node that is up, and leaves with or without its node's notice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use machine::ids::{Chid, Claim, ConnId, Uaid};
 use machine::message::Urgency;
@@ -226,22 +226,11 @@ impl Cluster {
             agent: index,
             node,
             shard,
-            place: Place::Waiting,
-            ready: false,
             inbox: VecDeque::from([AgentCommand::Hello(Box::new(hello)).into()]),
-            outbox: VecDeque::new(),
-            closed: false,
-            known: None,
-            served: None,
-            sent_up_to: None,
             minimum: Urgency::VeryLow,
             naming: Urgency::VeryLow,
-            spoke: 0,
             since: self.steps,
-            greeted: false,
-            unsure: false,
-            got: Vec::new(),
-            asking: BTreeMap::new(),
+            ..Sock::default()
         });
         self.agents[index].sock = Some(id);
         self.log(None, format_args!("agent {index} connects to node {node} as socket {id}"));

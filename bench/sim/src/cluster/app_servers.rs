@@ -112,7 +112,7 @@ impl Cluster {
         let post = &mut self.posts[at];
         let (Some(stamp), Some(_)) = (post.stamp, post.seen) else { return Ok(()) };
         post.cancelled = true;
-        let cancel = Cancel { uaid: post.uaid, chid: post.chid, stamp, topic: post.topic };
+        let cancel = Cancel { uaid: post.to.uaid, chid: post.to.chid, stamp, topic: post.topic };
         let s = self.rng.clients.index(self.nodes[n].shards.len());
         let conn = self.fresh_conn();
         self.pending.insert((n, s, conn.slot), Pending::Cancel);
@@ -134,7 +134,7 @@ impl Cluster {
 
     fn published(&mut self, index: usize, published: Published) -> Verdict {
         let post = &self.posts[index];
-        let now = self.channels.get(&(post.uaid, post.chid)).cloned().unwrap_or_default();
+        let now = self.channels.get(&(post.to.uaid, post.to.chid)).cloned().unwrap_or_default();
         let same = now.version == post.channel.version;
         match published {
             Published::Accepted { stamp, disposition } => {

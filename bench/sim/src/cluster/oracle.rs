@@ -11,7 +11,7 @@ use machine::{Disposition, RowKey, StoreOp};
 use super::parts::{Breakage, Post, Reply, Work};
 use super::sock::Place;
 use super::world::Cluster;
-use crate::shared::Verdict;
+use crate::shared::{Recipient, Verdict};
 
 /// Time, in nanoseconds, for which a boot remembers which messages of other nodes ended there or were refused.
 pub(super) const REMEMBERS: u64 = 90_000_000_000;
@@ -27,8 +27,8 @@ impl Cluster {
         let number = message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes);
         let index = number.map_or(usize::MAX, |number| number as usize);
         let post = self.posts.get(index).ok_or_else(|| format!("nobody POSTed {message:?}"))?;
-        let same =
-            (post.uaid, post.chid, post.topic, post.ttl) == (message.uaid, message.chid, message.topic, message.ttl);
+        let same = (post.to.uaid, post.to.chid, post.topic, post.ttl)
+            == (message.uaid, message.chid, message.topic, message.ttl);
         if same { Ok(index) } else { Err(format!("{message:?} is not as it was POSTed")) }
     }
 
@@ -74,14 +74,14 @@ impl Cluster {
             return Err(format!("message {index} was refused and is in front of what was sent before: {post:?}"));
         }
         let behind = |p: &Post| {
-            (p.boot, p.uaid) == (post.boot, post.uaid)
+            (p.boot, p.to.uaid) == (post.boot, post.to.uaid)
                 && p.seen.is_some_and(|seen| seen < post.start)
                 && p.stamp > post.stamp
         };
         if self.posts.iter().any(behind) {
             return Err(format!("message {index} is older than an earlier 201 of its user and node"));
         }
-        self.all_held(post.uaid, "at its 201")
+        self.all_held(post.to.uaid, "at its 201")
     }
 
     /// Storage gives rows to a node. It cannot know of an ack that another boot has taken and not brought to storage.
@@ -213,7 +213,7 @@ impl Cluster {
 
     /// The rule by which a message has ended, other than by replacement.
     fn ended(&self, post: &Post) -> Option<&'static str> {
-        let unregistered = self.channels.get(&(post.uaid, post.chid)).and_then(|channel| channel.unregistered);
+        let unregistered = self.channels.get(&(post.to.uaid, post.to.chid)).and_then(|channel| channel.unregistered);
         // An unregister without an answer that was read may have taken effect, or may still.
         let doubtful = post.channel.registered != Some(true) && post.channel.unregistered.is_some();
         if post.acked.is_some() {
@@ -235,7 +235,7 @@ impl Cluster {
 
     /// Returns true if a reader of the store is given it.
     pub(super) fn stored(&self, post: &Post) -> bool {
-        let Post { uaid, chid, topic, .. } = *post;
+        let Post { to: Recipient { uaid, chid }, topic, .. } = *post;
         post.stamp.is_some_and(|stamp| self.store.row(&RowKey { uaid, chid, stamp, topic }).is_some())
     }
 
@@ -253,7 +253,7 @@ impl Cluster {
     /// Every accepted message of this user is held.
     pub(super) fn all_held(&self, uaid: Uaid, when: &str) -> Verdict {
         let mut ledgered = None;
-        for (index, post) in self.posts.iter().enumerate().filter(|(_, post)| post.uaid == uaid) {
+        for (index, post) in self.posts.iter().enumerate().filter(|(_, post)| post.to.uaid == uaid) {
             if post.seen.is_none() || self.ended(post).is_some() || self.stored(post) {
                 continue;
             }
@@ -271,7 +271,7 @@ impl Cluster {
         for (index, post) in self.posts.iter().enumerate() {
             let over = post.seen.is_none() || self.ended(post).is_some() || self.replaced(post, &none);
             // A user agent that was gone before its first register was answered has another UAID by now.
-            let over = over || !self.agents.iter().any(|agent| agent.uaid == Some(post.uaid));
+            let over = over || !self.agents.iter().any(|agent| agent.uaid == Some(post.to.uaid));
             if !over && !excused(post) {
                 return Err(format!("message {index} waits ({when}): {post:?}"));
             }

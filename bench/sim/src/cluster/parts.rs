@@ -8,6 +8,7 @@ use machine::message::{Message, Rank, Topic};
 use machine::{Mail, NodeId, PeerOp, PeerReply, ShardMachine, StoreError, StoreOp, StoreReply};
 
 use super::sock::{Channel, SockId};
+use crate::shared::Recipient;
 
 /// Event that a request over HTTP waits for.
 #[derive(Clone, Copy, Debug)]
@@ -166,10 +167,9 @@ pub(super) struct Debt {
 }
 
 /// One POST. Times are steps of the cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Post {
-    pub(super) uaid: Uaid,
-    pub(super) chid: Chid,
+    pub(super) to: Recipient,
     pub(super) topic: Option<Topic>,
     pub(super) ttl: u32,
     /// Its channel when it was sent.
@@ -223,37 +223,15 @@ pub(super) struct Post {
 impl Post {
     pub(super) fn new(message: &Message, channel: Channel, start: u64, (landed, boot): (usize, u64)) -> Post {
         Post {
-            uaid: message.uaid,
-            chid: message.chid,
+            to: Recipient { uaid: message.uaid, chid: message.chid },
             topic: message.topic,
             ttl: message.ttl,
             channel,
             start,
             landed,
             boot,
-            seen: None,
-            stamp: None,
-            sent_as: None,
             expires: message.expires().0,
-            held: false,
-            sent: 0,
-            acked: None,
-            acked_by: None,
-            acked_at: None,
-            sent_on: None,
-            settled_by: None,
-            told: false,
-            told_late: false,
-            asked: false,
-            pushed_late: false,
-            written_late: false,
-            below: false,
-            turned_up: false,
-            read_by: BTreeSet::new(),
-            pushed_twice: false,
-            refused_behind: None,
-            refused_by: None,
-            cancelled: false,
+            ..Post::default()
         }
     }
 
@@ -262,7 +240,7 @@ impl Post {
     }
 
     pub(super) fn slot(&self) -> Option<(Uaid, Chid, Topic)> {
-        self.topic.map(|topic| (self.uaid, self.chid, topic))
+        self.topic.map(|topic| (self.to.uaid, self.to.chid, topic))
     }
 }
 

@@ -24,7 +24,7 @@ impl Cluster {
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
         let lost = self.word_lost;
         let misled = self.misled.clone();
-        let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid);
+        let excused = |post: &Post| post.start <= lost || misled.contains(&post.to.uaid);
         self.conserved("beside its session", excused)?;
         self.cleared(lost)?;
         let stale = self.post_everywhere()?;
@@ -189,7 +189,7 @@ impl Cluster {
 
     /// Returns true if the channel of a message is registered only because its last unregister failed.
     fn is_left(&self, post: &Post) -> bool {
-        let channel = self.channels.get(&(post.uaid, post.chid));
+        let channel = self.channels.get(&(post.to.uaid, post.to.chid));
         channel.is_some_and(|channel| channel.unregistered > channel.registered_on.map(|(_, step)| step))
     }
 
@@ -202,7 +202,7 @@ impl Cluster {
             let acked = post.acked.is_some() && !post.cancelled && !post.pushed_twice && !post.written_late;
             // Its row landed late, too: the node that the push reached was not told to look for it.
             let acked = acked && (post.seen.is_some() || !post.pushed_late);
-            let acked = acked && !self.misled.contains(&post.uaid);
+            let acked = acked && !self.misled.contains(&post.to.uaid);
             // A session whose unregister failed has the channel no more, and leaves such a row to the next one.
             let acked = acked && !(post.told_late && self.is_left(post));
             if acked && post.start > lost && self.wall_max < post.expires && self.stored(post) {

@@ -21,8 +21,9 @@ pub(super) struct Agent {
 }
 
 /// Place of the server's end of a socket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Place {
+    #[default]
     Waiting,
     At(ConnId),
     Moving,
@@ -30,6 +31,7 @@ pub(super) enum Place {
 }
 
 /// A WebSocket, both ends.
+#[derive(Default)]
 pub(super) struct Sock {
     pub(super) agent: usize,
     pub(super) node: usize,
