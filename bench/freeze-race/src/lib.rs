@@ -1,6 +1,7 @@
 //! Go or no-go of hibernation ([decision 0033](../../docs/decisions/0033-hibernation-go-or-no-go.md)): connections are
 //! frozen out of the kernel and thawed under peers that never stop sending, and every byte is counted.
 
+pub mod epoll;
 pub mod filter;
 pub mod freeze;
 pub mod netfilter;

@@ -64,9 +64,6 @@ struct Options {
     /// Listen on the address of the server instead of the wildcard address.
     #[arg(long)]
     one_address: bool,
-    /// Leave no free descriptor for half of the time, so that thaws fail.
-    #[arg(long)]
-    starve: bool,
     /// Freeze on while the reader of the queue is behind, until the kernel drops segments.
     #[arg(long)]
     unpaced: bool,
@@ -103,7 +100,6 @@ fn main() -> ExitCode {
         },
         queues: options.queues,
         one_address: options.one_address,
-        starve: options.starve,
         unpaced: options.unpaced,
         flush: options.flush_ms.map(Duration::from_millis),
         guard_listener: options.guard_listener,

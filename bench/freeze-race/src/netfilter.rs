@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddrV4;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use hibernate::LIVE_MARK;
 use hibernate::netlink::{Writer, attributes, exchange, open};
 use hibernate::sys::set;
-
-use crate::sys;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Mark of a segment that a verdict has accepted.
 pub const JUDGED_MARK: u32 = 0x6d76;
@@ -220,9 +219,10 @@ impl Queue {
     }
 
     /// Waits up to `timeout_ms` for one segment.
-    pub fn next(&mut self, timeout_ms: i32) -> io::Result<Option<Waiting>> {
+    pub fn next(&mut self, timeout_ms: u32) -> io::Result<Option<Waiting>> {
         const PACKET: u16 = 0x300;
-        if !sys::poll(&[self.netlink.as_raw_fd()], timeout_ms)?[0] {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout_ms) * 1_000_000 };
+        if poll(&mut [PollFd::new(&self.netlink, PollFlags::IN)], Some(&timeout))? == 0 {
             return Ok(None);
         }
         let length = self.netlink.read(&mut self.buffer)?;

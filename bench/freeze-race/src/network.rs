@@ -3,7 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::sys;
 
@@ -39,7 +42,7 @@ impl Network {
         }
         let peers = namespace()?;
         let tun = if link == Link::Veth {
-            let other = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&peers));
+            let other = format!("/proc/{}/fd/{}", std::process::id(), peers.as_raw_fd());
             inside(&server, || ip(&format!("link add m0 type veth peer name m1 netns {other}")))??;
             None
         } else {
@@ -55,10 +58,15 @@ impl Network {
     }
 }
 
+/// Moves the calling thread into a namespace.
+pub fn enter(namespace: &File) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
 /// Runs a closure on a thread in a namespace.
 pub fn inside<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| sys::enter_network(namespace).map(|()| work()));
+        let thread = scope.spawn(|| enter(namespace).map(|()| work()));
         thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread in the namespace panicked")))
     })
 }

@@ -4,15 +4,18 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::stream::Random;
-use crate::sys;
 
 /// Packets that may be on their way at once; beyond it the path drops, as a router does.
 const PACKETS_MAX: usize = 65_536;
+
+/// Longest wait for a packet: those that are on their way become due meanwhile.
+const POLL_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Faults of the path, in each direction.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +41,10 @@ pub fn carry(mut ends: [File; 2], faults: Faults, seed: u64, stats: &PathStats, 
     let mut on_way = BinaryHeap::new();
     let mut buffer = vec![0; 1 << 16];
     let mut number = 0u64;
-    let fds = ends.each_ref().map(AsRawFd::as_raw_fd);
     while !end.load(Ordering::Relaxed) {
-        let readable = sys::poll(&fds, 1)?;
+        let mut ready = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
+        poll(&mut ready, Some(&POLL_TIME))?;
+        let readable = ready.map(|end| !end.revents().is_empty());
         for from in [0, 1] {
             if !readable[from] {
                 continue;

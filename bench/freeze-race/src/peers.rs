@@ -7,10 +7,10 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::epoll::Epoll;
 use crate::progress::{Phase, Progress};
 use crate::stream::{Random, byte_at};
 use crate::stuck;
-use crate::sys::Epoll;
 
 /// Pace at which peers send.
 #[derive(Clone, Copy, Debug)]

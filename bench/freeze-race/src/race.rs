@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::freeze::Form;
 use crate::netfilter::{LiveBy, Queue, Rules};
-use crate::network::{Link, Network, inside};
+use crate::network::{Link, Network, enter, inside};
 use crate::path::{Faults, PathStats, carry};
 use crate::peers::{self, Found, Pace};
 use crate::progress::{Phase, Progress};
 use crate::server::Server;
 use crate::stream::Random;
 use crate::stuck;
-use crate::sys;
 
 /// Port of the server, in its own namespace.
 pub const PORT: u16 = 9_000;
@@ -34,8 +33,6 @@ pub struct Race {
     pub queues: u16,
     /// Listen on the address of the server instead of the wildcard address.
     pub one_address: bool,
-    /// Leave no free descriptor half of the time, so that thaws fail.
-    pub starve: bool,
     /// Freeze on while the readers of the queues are behind, until the kernel drops segments.
     pub unpaced: bool,
     /// In the middle of the race, remove the rules for this time.
@@ -99,7 +96,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         let (progress, stats, network) = (&progress, &stats, &network);
         let path = tun.map(|ends| scope.spawn(|| carry(ends, race.faults, race.seed, stats, &progress.over)));
         let peers = scope.spawn(move || {
-            sys::enter_network(&network.peers)?;
+            enter(&network.peers)?;
             peers::run(address, PORT, race.pace, race.seed ^ 1, progress)
         });
         // The server ends by itself when the peers end, with or without an error.
@@ -127,7 +124,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         refused_unread: read(&counts.unread),
         refused_unsent: read(&counts.unsent),
         refused_owed_ack: read(&counts.owed_ack),
-        refused_other: read(&counts.zero_window) + read(&counts.ended),
+        refused_other: read(&counts.other),
         thaws_by_segment: read(&counts.thaws_by_segment),
         thaws_by_send: read(&counts.thaws_by_send),
         thaw_failures: read(&counts.thaw_failures),
@@ -210,10 +207,8 @@ fn freeze_until_over(
     progress.accepted.store(true, Ordering::Release);
     let start = Instant::now();
     let mut next_report = start + Duration::from_secs(10);
-    let mut starvation = Starvation::new(race.starve);
     let mut flush = race.flush;
     while progress.phase() == Phase::Racing {
-        starvation.switch()?;
         if start.elapsed() * 2 > race.duration
             && let Some(time) = flush.take()
         {
@@ -240,7 +235,6 @@ fn freeze_until_over(
             report.flush()?;
         }
     }
-    drop(starvation);
     while progress.phase() == Phase::Settling {
         server.serve(&mut keys, 5, 1)?;
         for key in 0..race.pace.connections {
@@ -248,40 +242,4 @@ fn freeze_until_over(
         }
     }
     Ok(())
-}
-
-/// Takes the free descriptors of the process away, for half of the time.
-struct Starvation {
-    wanted: bool,
-    start: Instant,
-    /// Limit to go back to, while there is none free.
-    before: Option<u64>,
-}
-
-impl Starvation {
-    fn new(wanted: bool) -> Self {
-        Self { wanted, start: Instant::now(), before: None }
-    }
-
-    fn switch(&mut self) -> io::Result<()> {
-        let starve = self.wanted && self.start.elapsed().as_millis() / 100 % 2 == 1;
-        match (starve, self.before) {
-            (true, None) => self.before = Some(sys::limit_descriptors(8)?),
-            (false, Some(before)) => {
-                sys::limit_descriptors(before)?;
-                self.before = None;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Starvation {
-    fn drop(&mut self) {
-        if let Some(before) = self.before.take() {
-            // The limit was this before, so it is allowed.
-            let _ = sys::limit_descriptors(before);
-        }
-    }
 }

@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::epoll::Epoll;
 use crate::filter::{attach, detach, load_drop_all, load_listener_guard};
 use crate::freeze::Form;
 use crate::netfilter::Queue;
 use crate::stream::byte_at;
 use crate::stuck;
-use crate::sys::{self, Epoll};
 use hibernate::sys::{get, grace_period, set, unsent};
 use hibernate::{Buffers, Frozen, Refusal, Tuple, check, set_live};
 
@@ -42,8 +42,7 @@ pub struct Counts {
     pub unread: AtomicU64,
     pub unsent: AtomicU64,
     pub owed_ack: AtomicU64,
-    pub zero_window: AtomicU64,
-    pub ended: AtomicU64,
+    pub other: AtomicU64,
     pub thaws_by_segment: AtomicU64,
     pub thaws_by_send: AtomicU64,
     pub thaw_failures: AtomicU64,
@@ -85,7 +84,7 @@ impl Server {
         (capacity, queues): (usize, usize),
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
-        sys::listen(&listener, 4096)?;
+        rustix::net::listen(&listener, 4096)?;
         listener.set_nonblocking(true)?;
         let filter = if form == Form::Filter { Some(load_drop_all()?) } else { None };
         let connections = (0..capacity).map(|_| OnceLock::new()).collect();
@@ -124,7 +123,7 @@ impl Server {
     }
 
     /// Reads what has arrived.
-    pub fn serve(&self, keys: &mut Vec<u64>, timeout_ms: i32, reply_after: u64) -> io::Result<()> {
+    pub fn serve(&self, keys: &mut Vec<u64>, timeout_ms: u32, reply_after: u64) -> io::Result<()> {
         let mut timeout_ms = timeout_ms;
         loop {
             self.epoll.wait(keys, timeout_ms)?;
@@ -240,9 +239,8 @@ impl Server {
                     Refusal::Unread => &self.counts.unread,
                     Refusal::Unsent => &self.counts.unsent,
                     Refusal::OwedAck => &self.counts.owed_ack,
-                    Refusal::ZeroWindow => &self.counts.zero_window,
-                    Refusal::Ended | Refusal::SmallSegments => &self.counts.ended,
                     Refusal::System(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    _ => &self.counts.other,
                 });
                 drop(connection);
                 self.set_apart(key, false)?;
@@ -283,7 +281,7 @@ impl Server {
     }
 
     /// Judges one waiting segment: thaws its connection if it is frozen, and lets the segment in.
-    pub fn judge(&self, queue: &mut Queue, timeout_ms: i32) -> io::Result<bool> {
+    pub fn judge(&self, queue: &mut Queue, timeout_ms: u32) -> io::Result<bool> {
         let Some(waiting) = queue.next(timeout_ms)? else { return Ok(false) };
         count(&self.counts.segments_queued);
         let key = lock(&self.by_peer).get(&waiting.peer).copied();

@@ -32,7 +32,6 @@ const RACE: Race = Race {
     },
     queues: 1,
     one_address: false,
-    starve: false,
     unpaced: false,
     flush: None,
     guard_listener: false,
