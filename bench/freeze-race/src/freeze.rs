@@ -5,8 +5,6 @@
 pub enum Form {
     /// Not at all: loses bytes, which shows that the race test can fail.
     Naive,
-    /// A drop filter on the socket, then a grace period. Dropped segments are sent again by the peer.
-    Filter,
     /// The socket loses its mark, then a grace period: from then on its segments pass through the queue, where a lock
     /// holds them while the connection is recorded and closed. Nothing is dropped.
     Mark,

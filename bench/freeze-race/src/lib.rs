@@ -2,9 +2,7 @@
 //! frozen out of the kernel and thawed under peers that never stop sending, and every byte is counted.
 
 pub mod epoll;
-pub mod filter;
 pub mod freeze;
-pub mod netfilter;
 pub mod network;
 pub mod path;
 pub mod peers;

@@ -46,9 +46,6 @@ struct Options {
     /// retransmissions.
     #[arg(long, default_value_t = 150)]
     patience: u64,
-    /// Queues that the segments of each peer alternate between: 1 or 2.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=2))]
-    queues: u16,
     /// Impaired link: delay in each direction, in microseconds.
     #[arg(long, default_value_t = 2_000)]
     delay_us: u64,
@@ -67,12 +64,6 @@ struct Options {
     /// Freeze on while the reader of the queue is behind, until the kernel drops segments.
     #[arg(long)]
     unpaced: bool,
-    /// In the middle of the race, remove the packet rules for this number of milliseconds.
-    #[arg(long)]
-    flush_ms: Option<u64>,
-    /// Give the listener a filter that drops segments of frozen connections while the rules are gone.
-    #[arg(long)]
-    guard_listener: bool,
     /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -98,11 +89,8 @@ fn main() -> ExitCode {
             loss_per_mille: options.loss,
             duplicates_per_mille: options.duplicates,
         },
-        queues: options.queues,
         one_address: options.one_address,
         unpaced: options.unpaced,
-        flush: options.flush_ms.map(Duration::from_millis),
-        guard_listener: options.guard_listener,
         seed: options.seed,
     };
     match run(&race, &mut io::stderr()) {

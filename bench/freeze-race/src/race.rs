@@ -5,8 +5,10 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use hibernate::{Ports, Queue, Rules};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::freeze::Form;
-use crate::netfilter::{LiveBy, Queue, Rules};
 use crate::network::{Link, Network, enter, inside};
 use crate::path::{Faults, PathStats, carry};
 use crate::peers::{self, Found, Pace};
@@ -17,6 +19,9 @@ use crate::stuck;
 
 /// Port of the server, in its own namespace.
 pub const PORT: u16 = 9_000;
+
+/// Number of its packet queue.
+pub const QUEUE: u16 = 1;
 
 /// One race.
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +35,10 @@ pub struct Race {
     /// Maximum number of freezes: the race ends early at it.
     pub freezes_max: u64,
     pub faults: Faults,
-    pub queues: u16,
     /// Listen on the address of the server instead of the wildcard address.
     pub one_address: bool,
-    /// Freeze on while the readers of the queues are behind, until the kernel drops segments.
+    /// Freeze on while the reader of the queue is behind, until the kernel drops segments.
     pub unpaced: bool,
-    /// In the middle of the race, remove the rules for this time.
-    pub flush: Option<Duration>,
-    /// Give the listener a filter that drops the segments of frozen connections while the rules are gone.
-    pub guard_listener: bool,
     pub seed: u64,
 }
 
@@ -57,8 +57,6 @@ pub struct Outcome {
     pub segments_queued: u64,
     /// Segments that the kernel dropped because the queue was full.
     pub queue_dropped: u64,
-    /// Frozen connections at the moment at which the rules were removed.
-    pub frozen_at_flush: u64,
     pub server_corrupt: u64,
     pub peers: Found,
     pub path: [u64; 3],
@@ -77,18 +75,13 @@ impl Outcome {
 pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> {
     let start = Instant::now();
     let mut network = Network::new(race.link)?;
-    let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
     let address = network.address;
     let listen = SocketAddrV4::new(if race.one_address { address } else { Ipv4Addr::UNSPECIFIED }, PORT);
-    let (server, rules, queues) = inside(&network.server, || -> io::Result<_> {
-        let mut rules = Rules::open()?;
-        rules.install(PORT, live_by, race.queues)?;
-        let queues = (0..race.queues).map(Queue::open).collect::<io::Result<Vec<_>>>()?;
-        let server = Server::new(race.form, listen, address, (race.pace.connections, queues.len()))?;
-        if race.guard_listener {
-            server.guard_listener()?;
-        }
-        Ok((server, rules, queues))
+    // The rules go when their owner is dropped.
+    let (server, _rules, queue) = inside(&network.server, || -> io::Result<_> {
+        let queue = Queue::open(QUEUE)?;
+        let rules = Rules::install(Ports::To(&[PORT]), QUEUE, false)?;
+        Ok((Server::new(race.form, listen, address, race.pace.connections)?, rules, queue))
     })??;
     let (progress, stats) = (Progress::default(), PathStats::default());
     let tun = network.tun.take();
@@ -105,7 +98,7 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
             progress.set_phase(Phase::Over);
             found.unwrap_or_else(|_| Err(io::Error::other("the thread of the peers panicked")))
         });
-        let served = inside(&network.server, || serve(&server, (rules, queues), race, progress, report));
+        let served = inside(&network.server, || serve(&server, queue, race, progress, report));
         progress.set_phase(Phase::Over);
         served??;
         if let Some(path) = path {
@@ -130,7 +123,6 @@ pub fn run(race: &Race, report: &mut (dyn Write + Send)) -> io::Result<Outcome> 
         thaw_failures: read(&counts.thaw_failures),
         segments_queued: read(&counts.segments_queued),
         queue_dropped: read(&counts.queue_dropped),
-        frozen_at_flush: read(&counts.frozen_at_flush),
         server_corrupt: read(&counts.corrupt),
         peers: found,
         path: [read(&stats.carried), read(&stats.lost), read(&stats.duplicated)],
@@ -150,45 +142,43 @@ fn report_stuck(server: &Server, network: &Network, found: &Found, report: &mut 
     Ok(())
 }
 
-/// Accepts, then freezes until the end, with the readers of the queues beside it.
+/// Accepts, then freezes until the end, with the reader of the queue beside it.
 fn serve(
     server: &Server,
-    (mut rules, queues): (Rules, Vec<Queue>),
+    queue: Queue,
     race: &Race,
     progress: &Progress,
     report: &mut (dyn Write + Send),
 ) -> io::Result<()> {
     std::thread::scope(|scope| {
-        let mut readers = Vec::new();
-        for (mut queue, empty) in queues.into_iter().zip(&server.queues_empty) {
-            readers.push(scope.spawn(move || -> io::Result<Queue> {
-                while progress.phase() != Phase::Over {
-                    let mut judged = server.judge(&mut queue, 0);
-                    if matches!(judged, Ok(false)) {
-                        empty.store(true, Ordering::Release);
-                        judged = server.judge(&mut queue, 20);
-                    }
-                    judged.inspect_err(|_| progress.set_phase(Phase::Over))?;
-                }
-                Ok(queue)
-            }));
-        }
-        let result = freeze_until_over(server, &mut rules, race, progress, report);
+        let reader = scope.spawn(|| judge_until_over(server, &queue, progress));
+        let result = freeze_until_over(server, race, progress, report);
         progress.set_phase(Phase::Over);
-        let mut queues = Vec::new();
-        for reader in readers {
-            queues.push(reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a queue panicked")))?);
-        }
-        // The kernel forgets the counts with the queues.
+        reader.join().unwrap_or_else(|_| Err(io::Error::other("the reader of the queue panicked")))?;
+        // The kernel forgets the count with the queue.
         server.counts.queue_dropped.store(stuck::queue_dropped()?, Ordering::Relaxed);
-        drop(queues);
         result
     })
 }
 
+/// Judges the segments in the queue until the end, which an error brings about.
+fn judge_until_over(server: &Server, queue: &Queue, progress: &Progress) -> io::Result<()> {
+    const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    let judge = || -> io::Result<()> {
+        if !server.judge(queue)? {
+            server.queue_was_empty.store(true, Ordering::Release);
+            poll(&mut [PollFd::new(queue.socket(), PollFlags::IN)], Some(&WAIT))?;
+        }
+        Ok(())
+    };
+    while progress.phase() != Phase::Over {
+        judge().inspect_err(|_| progress.set_phase(Phase::Over))?;
+    }
+    Ok(())
+}
+
 fn freeze_until_over(
     server: &Server,
-    rules: &mut Rules,
     race: &Race,
     progress: &Progress,
     report: &mut (dyn Write + Send),
@@ -207,19 +197,11 @@ fn freeze_until_over(
     progress.accepted.store(true, Ordering::Release);
     let start = Instant::now();
     let mut next_report = start + Duration::from_secs(10);
-    let mut flush = race.flush;
     while progress.phase() == Phase::Racing {
-        if start.elapsed() * 2 > race.duration
-            && let Some(time) = flush.take()
-        {
-            rules.flush()?;
-            server.counts.frozen_at_flush.store(server.frozen() as u64, Ordering::Relaxed);
-            std::thread::sleep(time);
-            let live_by = if race.form == Form::Mark { LiveBy::Mark } else { LiveBy::Socket };
-            rules.install(PORT, live_by, race.queues)?;
-        }
         server.serve(&mut keys, 0, REPLY_AFTER)?;
-        if !(race.unpaced || server.queues_were_empty()) || server.freeze_batch(race.batch, &mut cursor)? == 0 {
+        if !(race.unpaced || server.queue_was_empty.load(Ordering::Acquire))
+            || server.freeze_batch(race.batch, &mut cursor)? == 0
+        {
             server.serve(&mut keys, 1, REPLY_AFTER)?;
         }
         for _ in 0..race.batch.div_ceil(16) {

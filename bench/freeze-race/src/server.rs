@@ -1,4 +1,4 @@
-//! The server of the race: one thread owns all connections and freezes them in batches, others read the packet queues.
+//! The server of the race: one thread owns all connections and freezes them in batches, another reads the packet queue.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,13 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::epoll::Epoll;
-use crate::filter::{attach, detach, load_drop_all, load_listener_guard};
 use crate::freeze::Form;
-use crate::netfilter::Queue;
 use crate::stream::byte_at;
 use crate::stuck;
 use hibernate::sys::{get, grace_period, set, unsent};
-use hibernate::{Buffers, Frozen, Refusal, Tuple, check, set_live};
+use hibernate::{Buffers, Frozen, Queue, Refusal, Tuple, Verdicts, Waiting, check, set_live};
 
 /// State of one connection. Its lock is the one owner of the tuple: it is held from the check to the close, and from
 /// the look at a waiting segment to the verdict.
@@ -49,7 +47,6 @@ pub struct Counts {
     pub corrupt: AtomicU64,
     pub segments_queued: AtomicU64,
     pub queue_dropped: AtomicU64,
-    pub frozen_at_flush: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -61,12 +58,13 @@ pub struct Server {
     pub form: Form,
     listener: TcpListener,
     address: Ipv4Addr,
-    filter: Option<OwnedFd>,
     pub connections: Vec<OnceLock<Mutex<Connection>>>,
-    by_peer: Mutex<HashMap<SocketAddrV4, usize>>,
+    by_tuple: Mutex<HashMap<Tuple, usize>>,
     epoll: Epoll,
-    /// For each queue: its reader has found it empty since the last batch.
-    pub queues_empty: Vec<AtomicBool>,
+    /// The reader of the queue has found it empty since the last batch. A batch that does not wait for that adds
+    /// segments faster than a reader without its share of a core judges them: the queue fills up, and the kernel drops
+    /// the rest.
+    pub queue_was_empty: AtomicBool,
     pub counts: Counts,
 }
 
@@ -77,20 +75,14 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Server {
     /// Listens in the network namespace of the calling thread.
-    pub fn new(
-        form: Form,
-        listen: SocketAddrV4,
-        address: Ipv4Addr,
-        (capacity, queues): (usize, usize),
-    ) -> io::Result<Self> {
+    pub fn new(form: Form, listen: SocketAddrV4, address: Ipv4Addr, capacity: usize) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
         rustix::net::listen(&listener, 4096)?;
         listener.set_nonblocking(true)?;
-        let filter = if form == Form::Filter { Some(load_drop_all()?) } else { None };
         let connections = (0..capacity).map(|_| OnceLock::new()).collect();
-        let (by_peer, epoll) = (Mutex::default(), Epoll::new()?);
-        let (counts, queues_empty) = (Counts::default(), (0..queues).map(|_| AtomicBool::new(true)).collect());
-        Ok(Self { form, listener, address, filter, connections, by_peer, epoll, queues_empty, counts })
+        let (by_tuple, epoll) = (Mutex::default(), Epoll::new()?);
+        let (counts, queue_was_empty) = (Counts::default(), AtomicBool::new(true));
+        Ok(Self { form, listener, address, connections, by_tuple, epoll, queue_was_empty, counts })
     }
 
     /// Accepts what waits; returns how many connections there are.
@@ -99,26 +91,24 @@ impl Server {
             let (stream, peer) = match self.listener.accept() {
                 Ok((stream, SocketAddr::V4(peer))) => (stream, peer),
                 Ok(_) => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(lock(&self.by_peer).len()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(lock(&self.by_tuple).len()),
                 Err(error) => return Err(error),
             };
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             let local = SocketAddrV4::new(self.address, self.listener.local_addr()?.port());
             let tuple = Tuple::new(local.into(), peer.into());
-            if self.form == Form::Mark {
-                set_live(&stream, true)?;
-            }
+            set_live(&stream, true)?;
             let base = receive_next(&stream)?;
-            let mut by_peer = lock(&self.by_peer);
-            let key = by_peer.len();
+            let mut by_tuple = lock(&self.by_tuple);
+            let key = by_tuple.len();
             let Some(slot) = self.connections.get(key) else { return Err(io::Error::other("too many connections")) };
             self.epoll.add(&stream, key as u64)?;
             let live = Some(stream);
             slot.get_or_init(|| {
                 Mutex::new(Connection { tuple, peer, live, frozen: None, base, received: 0, told: 0, ended: false })
             });
-            by_peer.insert(peer, key);
+            by_tuple.insert(tuple, key);
         }
     }
 
@@ -162,17 +152,6 @@ impl Server {
         Ok(())
     }
 
-    /// Attaches the guard to the listener: segments of frozen connections are dropped while the packet rules are gone.
-    pub fn guard_listener(&self) -> io::Result<()> {
-        attach(&self.listener, &load_listener_guard()?)
-    }
-
-    /// Returns true if every queue was empty since the last batch. A batch that does not wait for that adds segments
-    /// faster than a reader without its share of a core judges them: the queue fills up and the kernel drops the rest.
-    pub fn queues_were_empty(&self) -> bool {
-        self.queues_empty.iter().all(|empty| empty.load(Ordering::Acquire))
-    }
-
     /// Freezes a batch of live connections; returns how many were candidates. Less than a whole batch is not tried.
     pub fn freeze_batch(&self, batch: usize, cursor: &mut usize) -> io::Result<usize> {
         let total = self.connections.len();
@@ -191,7 +170,7 @@ impl Server {
             return Ok(0);
         }
         *cursor = candidates.last().map_or(0, |key| key + 1) % total;
-        self.queues_empty.iter().for_each(|empty| empty.store(false, Ordering::Release));
+        self.queue_was_empty.store(false, Ordering::Release);
         for key in &candidates {
             self.set_apart(*key, true)?;
         }
@@ -209,12 +188,7 @@ impl Server {
         let Some(connection) = self.connections[key].get() else { return Ok(()) };
         let connection = lock(connection);
         let Some(stream) = &connection.live else { return Ok(()) };
-        match (self.form, &self.filter) {
-            (Form::Mark, _) => set_live(stream, !apart),
-            (Form::Filter, Some(filter)) if apart => attach(stream, filter),
-            (Form::Filter, _) => detach(stream),
-            (Form::Naive, _) => Ok(()),
-        }
+        if self.form == Form::Mark { set_live(stream, !apart) } else { Ok(()) }
     }
 
     /// Checks, records and closes one connection that was set apart.
@@ -252,9 +226,7 @@ impl Server {
     fn thaw(&self, key: usize, connection: &mut Connection) -> io::Result<()> {
         let Some(frozen) = &connection.frozen else { return Ok(()) };
         let stream = TcpStream::from(frozen.thaw(BUFFERS)?);
-        if self.form == Form::Mark {
-            set_live(&stream, true)?;
-        }
+        set_live(&stream, true)?;
         self.epoll.add(&stream, key as u64)?;
         connection.live = Some(stream);
         connection.frozen = None;
@@ -280,34 +252,42 @@ impl Server {
         tell(&mut connection)
     }
 
-    /// Judges one waiting segment: thaws its connection if it is frozen, and lets the segment in.
-    pub fn judge(&self, queue: &mut Queue, timeout_ms: u32) -> io::Result<bool> {
-        let Some(waiting) = queue.next(timeout_ms)? else { return Ok(false) };
-        count(&self.counts.segments_queued);
-        let key = lock(&self.by_peer).get(&waiting.peer).copied();
-        let Some((key, connection)) = key.and_then(|key| Some((key, self.connections[key].get()?))) else {
-            queue.accept(waiting.id)?;
-            return Ok(true);
+    /// Judges one waiting segment: thaws its connection if it is frozen, and lets the segment in. False if none waits.
+    pub fn judge(&self, queue: &Queue) -> io::Result<bool> {
+        let (id, tuple) = match queue.next(&mut [0; 4_096])? {
+            Waiting::Segment(segment) => (segment.id, Some(segment.tuple)),
+            Waiting::Unreadable(id) => (id, None),
+            Waiting::Nothing => return Ok(false),
         };
-        let mut connection = lock(connection);
-        if connection.frozen.is_some() {
-            if self.thaw(key, &mut connection).is_err() {
+        count(&self.counts.segments_queued);
+        let key = tuple.and_then(|tuple| lock(&self.by_tuple).get(&tuple).copied());
+        // The lock is held until the kernel has the verdict.
+        let mut connection = key.and_then(|key| self.connections[key].get()).map(lock);
+        let mut verdicts = Verdicts::default();
+        match (key, connection.as_deref_mut()) {
+            (Some(key), Some(connection)) if connection.frozen.is_some() => match self.thaw(key, connection) {
+                Ok(()) => {
+                    count(&self.counts.thaws_by_segment);
+                    queue.accept(id, &mut verdicts);
+                }
                 // The record stays. The peer sends the segment again.
-                count(&self.counts.thaw_failures);
-                queue.drop(waiting.id)?;
-                return Ok(true);
-            }
-            count(&self.counts.thaws_by_segment);
+                Err(_) => {
+                    count(&self.counts.thaw_failures);
+                    queue.drop(id, &mut verdicts);
+                }
+            },
+            _ => queue.accept(id, &mut verdicts),
         }
-        queue.accept(waiting.id)?;
+        queue.send(&mut verdicts)?;
         Ok(true)
     }
 
     /// Describes this end of the connection to a peer with this port.
     pub fn end(&self, port: u16) -> String {
-        let key = lock(&self.by_peer).iter().find(|(peer, _)| peer.port() == port).map(|(_, key)| *key);
-        let Some(connection) = key.and_then(|key| self.connections[key].get()) else { return "unknown".to_owned() };
-        let connection = lock(connection);
+        let mut connections = self.connections.iter().filter_map(OnceLock::get).map(lock);
+        let Some(connection) = connections.find(|connection| connection.peer.port() == port) else {
+            return "unknown".to_owned();
+        };
         let Connection { base, received, told, ended, frozen, live, .. } = &*connection;
         let end = match live {
             Some(stream) => stuck::end(stream).map_or_else(|error| error.to_string(), |end| end.to_string()),
@@ -315,11 +295,6 @@ impl Server {
         };
         let next = base.wrapping_add(*received as u32);
         format!("read {received} up to {next}, told {told}, ended {ended}, {end}")
-    }
-
-    /// Returns how many connections are frozen.
-    pub fn frozen(&self) -> usize {
-        self.connections.iter().filter_map(OnceLock::get).filter(|c| lock(c).frozen.is_some()).count()
     }
 }
 

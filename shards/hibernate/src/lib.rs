@@ -9,14 +9,14 @@
 //! One thread owns a connection: its shard sets it apart, freezes it, thaws it, and writes the verdict on its segments.
 //! So no lock is needed between the check and the close, nor between the look at a record and the verdict.
 //!
-//! [`netlink`] and [`sys`] are public for the race in `bench/freeze-race`, which freezes by the same calls and has
-//! rules of its own.
+//! [`sys`], [`Rules`] and [`Queue`] are public for the race in `bench/freeze-race`, which freezes by the same calls,
+//! rules and queue.
 //!
 //! Lives on: [`freeze`], [`Frozen`] and [`ShardGate`] on the thread of a shard; the gate has two threads of its own.
 
 mod error;
 mod gate;
-pub mod netlink;
+mod netlink;
 mod probe;
 mod queue;
 mod records;
@@ -30,10 +30,10 @@ mod tuple;
 pub use error::Unfit;
 pub use gate::{Gate, GateStats, News, ShardGate};
 pub use probe::Prober;
-pub use queue::Segment;
+pub use queue::{Queue, Segment, Verdicts, Waiting};
 pub use records::{Place, Record, RecordDir, RecordFiles, SESSION_BYTES_MAX};
 pub use repair::{Buffers, Checked, Frozen, LIVE_MARK, Refusal, check, freeze, set_live};
-pub use rules::{Ports, remove_left as remove_left_rules};
+pub use rules::{Ports, Rules, remove_left as remove_left_rules};
 pub use self_test::self_test;
 pub use table::ConnName;
 pub use tuple::Tuple;
