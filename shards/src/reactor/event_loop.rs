@@ -305,7 +305,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if self.machine.next_timeout().is_some_and(|at| at <= self.now.mono) {
             worked = true;
             self.inputs.extend(self.input_horizon.news().map(|until| Input::HorizonAdvanced { until, late: false }));
-            // Pings that wait for thaws have not been sent, so no Pong of theirs is late.
+            // Pings that wait for thaws have not been sent: their time for the Pong begins later.
             let now = self.now.mono;
             let late = self.hibernator.as_mut().and_then(|hibernator| hibernator.late_since(now));
             self.inputs.extend(late.map(|until| Input::HorizonAdvanced { until, late: true }));

@@ -30,7 +30,7 @@ counters! {
         counter thaws_by_frame: "Frozen connections thawed because a frame was due, or because they were ended.",
         counter thaw_failures: "Thaws that failed for want of a descriptor or of memory. The connection stays frozen.",
         counter probes: "Probes sent to the peers of frozen connections in place of Pings.",
-        counter probes_unanswered: "Pings sent since a probe had no answer within a third of the time for one.",
+        counter probes_unanswered: "Pings sent because a probe had no answer within a third of websocket.auto_ping_timeout.",
         counter probes_answered: "Signs of life of peers of frozen connections, which are dropped without a thaw.",
         counter takeovers: "Frozen connections that were taken over from an earlier process.",
         counter takeovers_dropped: "Frozen connections of an earlier process for which no place was left, or whose record could not be read.",

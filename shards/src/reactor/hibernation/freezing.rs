@@ -14,7 +14,8 @@ use machine::limits::{FREEZES_PER_TURN, SLOTS_SEARCHED_PER_TURN};
 use super::frozen_table::Kept;
 use super::{Machine, Member, Phase, Reactor, name};
 
-/// Searches in a row, at the end of the process, that find connections and freeze none: a second or so.
+/// Searches in a row, at the end of the process, that freeze none although connections are found or frames wait for
+/// thaws: a second or so.
 const SEARCHES_IN_VAIN_MAX: u32 = 25;
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
@@ -45,13 +46,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(hibernator) = &mut self.hibernator else { return false };
         hibernator.cursor = if is_through { 0 } else { begin + searched };
         if is_through && hibernator.is_ending {
-            // Some are thawed again and again, and some are always busy: a search without progress is the last.
+            // Some are thawed again and again, some are always busy, and some thaws fail: many searches without
+            // progress are enough.
             let frozen = hibernator.frozen.len();
             let is_vain = frozen <= hibernator.most_frozen;
             hibernator.searches_in_vain = if is_vain { hibernator.searches_in_vain + 1 } else { 0 };
             hibernator.most_frozen = hibernator.most_frozen.max(frozen);
             let owes = !hibernator.late_frames.is_empty() || !hibernator.retries.is_empty();
-            if is_vain && !owes && (!is_due || hibernator.searches_in_vain >= SEARCHES_IN_VAIN_MAX) {
+            let is_rest = !is_due && !owes;
+            if is_vain && (is_rest || hibernator.searches_in_vain >= SEARCHES_IN_VAIN_MAX) {
                 is_last = true;
             }
         }

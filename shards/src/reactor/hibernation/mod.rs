@@ -176,15 +176,18 @@ impl Hibernator {
         !self.late_frames.is_empty()
     }
 
-    /// Returns the start of the turn since which a frame waits for a thaw, if that is long. It says so once in a while:
-    /// each time the machine gives every Ping since then the whole time for its Pong.
+    /// Returns a time since which Pings may wait for a thaw, if a frame waits for long. It says so once in a while:
+    /// each time the machine gives every Ping since then the whole time for its Pong. A peer that is gone is therefore
+    /// not found before the frames have been sent.
     pub(super) fn late_since(&mut self, now: Instant) -> Option<Instant> {
         let LateFrame { turn, .. } = self.late_frames.front()?;
         if now.since(*turn) < LATE || now < self.tell_late_at {
             return None;
         }
         self.tell_late_at = now.after(LATE);
-        Some(*turn)
+        // To the machine a Ping that follows a probe is as old as the probe.
+        let probed = self.prober.as_ref().map_or(TimeSpan(0), probing::Prober::answer_within);
+        Some(Instant(turn.0.saturating_sub(probed.0)))
     }
 
     /// Gives back what a crowd of late frames, or of probes, needed.

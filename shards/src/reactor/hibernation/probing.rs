@@ -24,13 +24,18 @@ pub(super) struct Prober {
     probes: Probes,
     /// Connections by slot whose peer has not answered.
     unanswered: HashMap<u32, ConnId>,
-    /// All that were probed, and when their answer was due: the oldest first.
+    /// Every probe, with the time at which its answer is due: the oldest first.
     due: VecDeque<(Instant, ConnId)>,
 }
 
 impl Prober {
     pub(super) fn new(probes: Probes) -> Prober {
         Prober { probes, unanswered: HashMap::new(), due: VecDeque::new() }
+    }
+
+    /// Time for the answer to a probe.
+    pub(super) fn answer_within(&self) -> TimeSpan {
+        self.probes.answer_within
     }
 
     /// Time at which the next answer is due.
@@ -52,6 +57,9 @@ impl Prober {
     /// Gives back what a crowd of probes needed.
     pub(super) fn trim(&mut self) {
         super::super::trim(&mut self.due);
+        if self.unanswered.capacity() > 1_024 && self.unanswered.len() < self.unanswered.capacity() / 4 {
+            self.unanswered.shrink_to(self.unanswered.capacity() / 2);
+        }
     }
 }
 
@@ -97,8 +105,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             && let Some(conn) = prober.overdue(now)
         {
             pinged += 1;
-            self.stats.probes_unanswered += 1;
-            self.write_event(conn, &AgentEvent::Ping.into());
+            // Else it has ended meanwhile.
+            if self.conns.get(conn).is_some() {
+                self.stats.probes_unanswered += 1;
+                self.write_event(conn, &AgentEvent::Ping.into());
+            }
         }
         pinged > 0
     }

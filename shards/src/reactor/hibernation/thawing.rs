@@ -153,8 +153,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         thawed
     }
 
-    /// Thaws for a frame. Only these thaws are counted as failures in a row: a peer can make those for its segments
-    /// fail.
+    /// Thaws for a frame, and counts failures in a row. Thaws for segments are not counted, because a peer could make
+    /// its own fail.
     fn thaw_or_retry(&mut self, frame: LateFrame) -> bool {
         let thawed = self.thaw_for_frame(frame);
         let retry = self.now.mono.after(RETRY);

@@ -358,33 +358,41 @@ fn a_probe_without_an_answer_is_followed_by_the_ping_itself() {
     }
 }
 
-/// Pongs are judged by the machine, which must know that the Ping has not left.
+/// Pongs are judged by the machine, which must know that the Ping has not left. A Ping that follows a probe is as old
+/// as the probe to the machine.
 #[test]
 fn a_ping_that_waits_for_a_thaw_has_the_whole_time_for_its_pong() {
     const CROWD: usize = 4 * THAWS_PER_TURN;
-    const LONG: TimeSpan = TimeSpan::from_ms(250);
-    hibernating(PlaneLimits::new(1_000), |bench| {
-        let mut clients: Vec<_> = (0..CROWD).map(|_| bench.websocket()).collect();
-        bench.until_frozen(CROWD);
-        bench.until("the clock has run so long", |bench| bench.shards[0].now.mono.0 > LONG.0);
-        let mut sessions = bench.shards[0].machine.opened.clone();
-        let last = sessions.pop().unwrap();
-        for conn in sessions {
-            bench.shards[0].machine.send_notes(conn, 1..2);
-        }
-        bench.shards[0].machine.orders.push(Effect::Emit(last, AgentEvent::Ping.into()));
-        bench.turn();
-        let emitted = bench.shards[0].now.mono;
-        // A shard that stands still for so long says so by itself.
-        bench.shards[0].hibernator.as_mut().unwrap().age_late_frames_for_test(LONG);
-        bench.shards[0].machine.heard.clear();
-        late::time_out(bench);
-        bench.turn();
-        let heard = &bench.shards[0].machine.heard;
-        assert!(heard.iter().any(|(until, late, _)| *late && *until <= emitted), "{heard:?}");
-        assert_eq!(clients[CROWD - 1].heard(), b"", "the Ping is still to come");
-        bench.until("the Ping", |_| clients[CROWD - 1].heard() == b"pong\n");
-    });
+    const LATE_BY: TimeSpan = TimeSpan::from_ms(250);
+    for answer_within in [TimeSpan(0), TimeSpan::from_ms(100)] {
+        hibernating(PlaneLimits::new(1_000), move |bench| {
+            let Ok(prober) = Prober::open() else { return eprintln!("not run: probes need CAP_NET_RAW") };
+            // Every silence is too long for a probe.
+            let probes = Probes { prober, ping_after: TimeSpan(0), answer_within };
+            bench.shards[0].hibernator.as_mut().unwrap().probe_with_for_test(probes);
+            let mut clients: Vec<_> = (0..CROWD).map(|_| bench.websocket()).collect();
+            bench.until_frozen(CROWD);
+            let least = LATE_BY.0 + answer_within.0;
+            bench.until("the clock has run so long", |bench| bench.shards[0].now.mono.0 > least);
+            let mut sessions = bench.shards[0].machine.opened.clone();
+            let last = sessions.pop().unwrap();
+            for conn in sessions {
+                bench.shards[0].machine.send_notes(conn, 1..2);
+            }
+            bench.shards[0].machine.orders.push(Effect::Emit(last, AgentEvent::Ping.into()));
+            bench.turn();
+            let emitted = bench.shards[0].now.mono;
+            // A shard that stands still for so long says so by itself.
+            bench.shards[0].hibernator.as_mut().unwrap().age_late_frames_for_test(LATE_BY);
+            bench.shards[0].machine.heard.clear();
+            late::time_out(bench);
+            bench.turn();
+            let heard = &bench.shards[0].machine.heard;
+            assert!(heard.iter().any(|(until, late, _)| *late && until.0 + least <= emitted.0), "{heard:?}");
+            assert_eq!(clients[CROWD - 1].heard(), b"", "the Ping is still to come");
+            bench.until("the Ping", |_| clients[CROWD - 1].heard() == b"pong\n");
+        });
+    }
 }
 
 #[test]
@@ -556,7 +564,7 @@ fn records_without_a_place_are_dropped() {
 fn a_process_ends_when_no_frame_waits_for_a_thaw() {
     run(|| {
         let (home, mut bench) = (Home::new(), Bench::one());
-        let Some((_gate, shard)) = gate(&ports(&bench), queue(), true) else { return };
+        let Some((_gate, shard)) = gate(&ports(&bench), queue(), false) else { return };
         bench.hibernate(shard, Some(home.open()));
         let mut client = bench.websocket();
         bench.until_frozen(1);

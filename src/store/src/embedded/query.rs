@@ -43,8 +43,22 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         StoreOp::Read { row, now } => read(db, row, *now),
         StoreOp::LoadUser { uaid } => user(db, *uaid),
         StoreOp::Locate { uaid, chid } => locate(db, *uaid, *chid),
-        // Invariant: the port asks `StoreOp::is_read`.
-        _ => unreachable!("the port sends no write to a reader"),
+        StoreOp::Touch { .. }
+        | StoreOp::Register { .. }
+        | StoreOp::Subscribe { .. }
+        | StoreOp::SetContact { .. }
+        | StoreOp::SetPresence { .. }
+        | StoreOp::ClearPresence { .. }
+        | StoreOp::Unregister { .. }
+        | StoreOp::DropUser { .. }
+        | StoreOp::SetBridge { .. }
+        | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. }
+        | StoreOp::DropBridged { .. }
+        | StoreOp::Publish { .. }
+        | StoreOp::Save { .. }
+        | StoreOp::Settle { .. }
+        | StoreOp::Tried { .. } => unreachable!("the port sends no write to a reader"),
     }
 }
 
