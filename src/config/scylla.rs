@@ -1,7 +1,7 @@
 //! `store.*`: what follows from the kind of store, what `store.scylla.*` must be together, and what nodes that share a
 //! store must have in common.
 
-use store::scylla::fault::DatabaseFault;
+use store::scylla::error::DatabaseError;
 use store::scylla::options::Level;
 
 use super::error::ConfigError;
@@ -71,13 +71,13 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 
 /// Faults of settings that nodes of a shared store must have in common, and of those by which they find each other.
 /// They are for the preflight of the store: a command that only makes its tables needs none of them.
-pub fn shared_store_faults(config: &Config) -> Vec<DatabaseFault> {
+pub fn shared_store_faults(config: &Config) -> Vec<DatabaseError> {
     let mut faults = Vec::new();
     for (key, missing) in
         [("endpoint.crypto_keys", config.endpoint.crypto_keys.is_empty()), ("node.keys", config.node.keys.is_empty())]
     {
         if missing {
-            faults.push(DatabaseFault::lasting(format!(
+            faults.push(DatabaseError::lasting(format!(
                 "{key} is not set: nodes that share a store must have the same; make one with `murre keygen` and give it \
                  to every node"
             )));
@@ -87,7 +87,7 @@ pub fn shared_store_faults(config: &Config) -> Vec<DatabaseFault> {
     let (key, listen) = if tls.is_empty() { ("node.listen", &config.node.listen) } else { ("node.tls.listen", tls) };
     let concrete = matches!(listen[..], [one] if !one.ip().is_unspecified());
     if config.roles.connect && config.node.url.is_none() && !concrete {
-        faults.push(DatabaseFault::lasting(format!(
+        faults.push(DatabaseError::lasting(format!(
             "node.url is not set and {key} is not one concrete address: other nodes would not find the users of this \
              one; set node.url to what they reach it by"
         )));

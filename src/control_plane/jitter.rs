@@ -2,7 +2,8 @@
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-/// Returns a random number from 0 to 1, or the middle if the kernel gives no random bytes: no promise needs them.
+/// Returns a random number from 0 to 1, or the middle if the kernel gives no random bytes: nothing but the spread of
+/// pauses depends on it.
 pub(super) fn jitter() -> f64 {
     let mut bytes = [0; 4];
     match SystemRandom::new().fill(&mut bytes) {

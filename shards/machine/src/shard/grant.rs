@@ -1,5 +1,5 @@
-//! A claim at the owner of its user: the owner greets the user and grants with a reserved place; then descriptor and
-//! mail of the socket arrive in either order and are paired by the claim (ARCHITECTURE.md 4).
+//! A claim at the owner of its user: the owner greets the user (`pending_hello` decides). Behind a grant, descriptor
+//! and mail of the socket arrive in either order and are paired by the claim (ARCHITECTURE.md 4).
 
 use crate::ids::{Claim, ConnId};
 

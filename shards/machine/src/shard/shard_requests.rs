@@ -1,4 +1,4 @@
-//! Requests to the owner of a user, on this shard or another, and their answers.
+//! Requests to the owner of a user, on this shard or another. `shard_replies` has their answers.
 
 use crate::ids::{ConnId, ShardId, Uaid};
 

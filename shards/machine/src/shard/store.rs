@@ -193,14 +193,29 @@ impl StoreOp {
 
     /// Returns true if the operation changes nothing.
     pub fn is_read(&self) -> bool {
-        matches!(
-            self,
+        match self {
             StoreOp::LoadUser { .. }
-                | StoreOp::Locate { .. }
-                | StoreOp::Topics { .. }
-                | StoreOp::Messages { .. }
-                | StoreOp::Read { .. }
-        )
+            | StoreOp::Locate { .. }
+            | StoreOp::Topics { .. }
+            | StoreOp::Messages { .. }
+            | StoreOp::Read { .. } => true,
+            StoreOp::Touch { .. }
+            | StoreOp::Register { .. }
+            | StoreOp::Subscribe { .. }
+            | StoreOp::SetContact { .. }
+            | StoreOp::SetPresence { .. }
+            | StoreOp::ClearPresence { .. }
+            | StoreOp::Unregister { .. }
+            | StoreOp::DropUser { .. }
+            | StoreOp::SetBridge { .. }
+            | StoreOp::MarkRefused { .. }
+            | StoreOp::ClearRefused { .. }
+            | StoreOp::DropBridged { .. }
+            | StoreOp::Publish { .. }
+            | StoreOp::Save { .. }
+            | StoreOp::Settle { .. }
+            | StoreOp::Tried { .. } => false,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Operations by what they need of the committer: a write, a sync, or neither.
+//! Operations whose replies wait for a sync.
 
 use machine::StoreOp;
 

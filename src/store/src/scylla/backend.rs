@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::blocking::{block_on, runtime};
 use super::client::Client;
 use super::connect::connect;
-use super::fault::DatabaseFault;
+use super::error::DatabaseError;
 use super::nodes::Table;
 use super::options::Options;
 use super::port::{Port, ReplyQueue};
@@ -79,7 +79,7 @@ impl Scylla {
     pub fn open(
         config: &Options,
         max_skew: Duration,
-        mut faults: Vec<DatabaseFault>,
+        mut faults: Vec<DatabaseError>,
         surroundings: ConnectOptions,
     ) -> Result<Scylla, OpenError> {
         let passing = |said| OpenError { said, passes: true };
@@ -90,7 +90,7 @@ impl Scylla {
             // Tables and permissions were found good, so a failed prepare passes.
             Some(session) if faults.is_empty() => Scylla::with(runtime, session, config, surroundings).map_err(passing),
             _ => {
-                let passes = faults.iter().all(DatabaseFault::passes);
+                let passes = faults.iter().all(DatabaseError::passes);
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
                 Err(OpenError { said: faults.join("\n"), passes })
             }

@@ -27,7 +27,7 @@ use scylla::policies::load_balancing::DefaultPolicy;
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Consistency;
 
-use super::fault::DatabaseFault;
+use super::error::DatabaseError;
 use super::options::{Level, Options, Tls};
 
 /// Connects. By default statements are at `read_consistency`, within `request_timeout`, and not retried: the caller
@@ -35,7 +35,7 @@ use super::options::{Level, Options, Tls};
 ///
 /// # Errors
 /// No node of `store.scylla.nodes` accepts a session with this configuration.
-pub async fn connect(config: &Options) -> Result<Session, DatabaseFault> {
+pub async fn connect(config: &Options) -> Result<Session, DatabaseError> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&config.nodes)
         .connection_timeout(config.connect_timeout)
@@ -59,7 +59,7 @@ pub async fn connect(config: &Options) -> Result<Session, DatabaseFault> {
         Ok(built) => built.map_err(|error| explain(config, &error)),
         Err(_) => {
             let nodes = config.nodes.join(",");
-            Err(DatabaseFault::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
+            Err(DatabaseError::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
         }
     }
 }
@@ -102,12 +102,12 @@ pub fn consistency(level: Level) -> Consistency {
 }
 
 /// The client side of TLS. The provider is named: the driver links another one too, and with two there is no default.
-fn client_config(tls: &Tls) -> Result<ClientConfig, DatabaseFault> {
+fn client_config(tls: &Tls) -> Result<ClientConfig, DatabaseError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(roots(tls)?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| DatabaseFault::lasting(format!("TLS to the database is not possible: {error}")))?;
+        .map_err(|error| DatabaseError::lasting(format!("TLS to the database is not possible: {error}")))?;
     let builder = if tls.verify_host {
         builder.with_root_certificates(roots)
     } else {
@@ -118,13 +118,13 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, DatabaseFault> {
     let chain = certificates("store.scylla.tls_cert", cert)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("store.scylla.tls_key", key, &error))?;
     builder.with_client_auth_cert(chain, private).map_err(|error| {
-        DatabaseFault::lasting(format!(
+        DatabaseError::lasting(format!(
             "store.scylla.tls_key is not the key of store.scylla.tls_cert, or of no use: {error}"
         ))
     })
 }
 
-fn roots(tls: &Tls) -> Result<RootCertStore, DatabaseFault> {
+fn roots(tls: &Tls) -> Result<RootCertStore, DatabaseError> {
     let mut roots = RootCertStore::empty();
     match &tls.ca {
         Some(path) => {
@@ -137,7 +137,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, DatabaseFault> {
             if roots.is_empty() {
                 let said =
                     "this host trusts no certificates; set store.scylla.tls_ca to what signs those of the database";
-                return Err(DatabaseFault::lasting(said.to_owned()));
+                return Err(DatabaseError::lasting(said.to_owned()));
             }
         }
     }
@@ -145,7 +145,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, DatabaseFault> {
 }
 
 /// At least one.
-fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, DatabaseFault> {
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, DatabaseError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = read.map_err(|error| unreadable(key, path, &error))?;
     if certificates.is_empty() {
@@ -154,8 +154,8 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(certificates)
 }
 
-fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> DatabaseFault {
-    DatabaseFault::lasting(format!(
+fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> DatabaseError {
+    DatabaseError::lasting(format!(
         "{key}: {} cannot be used: {error}; it must be PEM that this user may read",
         path.display()
     ))
@@ -167,11 +167,11 @@ fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> DatabaseFault
 struct Nameless(Arc<WebPkiServerVerifier>);
 
 impl Nameless {
-    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, DatabaseFault> {
+    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, DatabaseError> {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
         verifier
             .map(Nameless)
-            .map_err(|error| DatabaseFault::lasting(format!("TLS to the database is not possible: {error}")))
+            .map_err(|error| DatabaseError::lasting(format!("TLS to the database is not possible: {error}")))
     }
 }
 
@@ -218,7 +218,7 @@ impl ServerCertVerifier for Nameless {
 
 /// Cause and remedy. Never shows the password: the database may repeat it in its own words, so for a refused login the
 /// text has only the refusal.
-fn explain(config: &Options, error: &NewSessionError) -> DatabaseFault {
+fn explain(config: &Options, error: &NewSessionError) -> DatabaseError {
     let nodes = config.nodes.join(",");
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(ConnectionPoolError::Broken {
         last_connection_error,
@@ -229,7 +229,7 @@ fn explain(config: &Options, error: &NewSessionError) -> DatabaseFault {
             NewSessionError::MetadataError(_) => ("the database answers, and not as expected", true),
             _ => ("the database answers, and not as expected", false),
         };
-        return DatabaseFault::new(format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes);
+        return DatabaseError::new(format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes);
     };
     let mut lasts = false;
     let said = match last_connection_error {
@@ -254,5 +254,5 @@ fn explain(config: &Options, error: &NewSessionError) -> DatabaseFault {
         },
         other => other.to_string(),
     };
-    DatabaseFault::new(format!("store.scylla.nodes = {nodes}: {said}"), !lasts)
+    DatabaseError::new(format!("store.scylla.nodes = {nodes}: {said}"), !lasts)
 }

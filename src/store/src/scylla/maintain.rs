@@ -15,8 +15,8 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::statement::{Consistency, Statement};
 
 use super::connect::consistency;
+use super::error::DatabaseError;
 use super::explain;
-use super::fault::DatabaseFault;
 use super::options::Options;
 use super::purge::Purger;
 use super::schema::{TABLES, family};
@@ -71,20 +71,20 @@ struct UserScan {
 /// Counts users, and drops those of `purge`, until `stop` is set: then it ends behind the user it is at.
 ///
 /// # Errors
-/// The database refuses or does not answer, or `stop` was set.
+/// The database refuses or does not answer, or `stop` was set. Nothing is half done then: it may be run again.
 pub async fn census(
     session: &Session,
     config: &Options,
     purge: Purge,
     stop: &AtomicBool,
-) -> Result<Census, DatabaseFault> {
+) -> Result<Census, DatabaseError> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT uaid, family, TTL(value) FROM {keyspace}.user");
     let mut scan = Statement::new(query).with_page_size(PAGE_ROWS);
     scan.set_consistency(consistency(config.read_consistency));
     scan.set_request_timeout(Some(PAGE_TIME_MAX));
     let fault =
-        |error: &dyn fmt::Display| DatabaseFault::lasting(format!("the users in {keyspace} cannot be read: {error}"));
+        |error: &dyn fmt::Display| DatabaseError::passing(format!("the users in {keyspace} cannot be read: {error}"));
     let broom = match purge {
         Purge::Nobody => None,
         Purge::Idle(_) => Some(Purger::new(session, config).await?),
@@ -107,7 +107,7 @@ pub async fn census(
                 settle(broom.as_ref(), &mut census, &seen, purge).await?;
                 if stop.load(Ordering::Relaxed) {
                     let dropped = census.purged;
-                    return Err(DatabaseFault::lasting(format!(
+                    return Err(DatabaseError::passing(format!(
                         "told to stop; {dropped} users were dropped, run it again to go on"
                     )));
                 }
@@ -139,7 +139,7 @@ async fn settle(
     census: &mut Census,
     seen: &UserScan,
     purge: Purge,
-) -> Result<(), DatabaseFault> {
+) -> Result<(), DatabaseError> {
     if seen.uaid.is_empty() {
         return Ok(());
     }
@@ -187,8 +187,8 @@ pub struct Space {
 ///
 /// # Errors
 /// The kind of the database cannot be found out.
-pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, DatabaseFault> {
-    let kind = schema_apply::kind(session).await.map_err(|fault| DatabaseFault::lasting(fault.to_string()))?;
+pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, DatabaseError> {
+    let kind = schema_apply::kind(session).await?;
     let mut spaces = BTreeMap::new();
     for table in TABLES.iter().take(LARGE_TABLES) {
         let mut space = Space::default();

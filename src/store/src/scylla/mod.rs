@@ -14,7 +14,7 @@ pub mod schema_apply;
 
 pub mod connect;
 
-pub mod fault;
+pub mod error;
 
 mod explain;
 

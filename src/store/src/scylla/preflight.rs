@@ -16,15 +16,15 @@ use scylla::value::CqlTimestamp;
 use std::sync::Arc;
 
 use super::connect::{connect, consistency};
+use super::error::DatabaseError;
 use super::explain;
-use super::fault::DatabaseFault;
 use super::options::Options;
 use super::schema::{Role, TABLES, Table, VERSION};
 use super::schema_apply::{kind as kind_of, newer, version};
 
 /// Connects and checks everything that a server needs of the database, whose clocks may differ from that of this host
 /// by `max_skew`. Without a fault there is a session.
-pub async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, Vec<DatabaseFault>) {
+pub async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, Vec<DatabaseError>) {
     match connect(config).await {
         Ok(session) => {
             let faults = database(&session, config, max_skew, SystemTime::now).await;
@@ -40,7 +40,7 @@ pub async fn database(
     config: &Options,
     max_skew: Duration,
     now: fn() -> SystemTime,
-) -> Vec<DatabaseFault> {
+) -> Vec<DatabaseError> {
     let mut faults = Vec::new();
     if let Err(fault) = kind_of(session).await {
         return vec![fault];
@@ -50,7 +50,7 @@ pub async fn database(
         Ok(Some(found)) => faults.extend(found),
         Ok(None) => {
             let keyspace = &config.keyspace;
-            faults.push(DatabaseFault::lasting(format!("there is no keyspace {keyspace}; run `murre schema create`")));
+            faults.push(DatabaseError::lasting(format!("there is no keyspace {keyspace}; run `murre schema create`")));
             return faults;
         }
         Err(fault) => {
@@ -83,20 +83,20 @@ pub async fn database(
 }
 
 /// Reads the time of every node that answers. Half of the round trip is forgiven.
-async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) -> Vec<DatabaseFault> {
+async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) -> Vec<DatabaseError> {
     let mut faults = Vec::new();
     for node in session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()) {
         let before = millis(now());
         let theirs = time_of(session, node).await;
         let after = millis(now());
         let Some(theirs) = theirs else {
-            faults.push(DatabaseFault::passing(format!("the database node {} does not tell its time", address(node))));
+            faults.push(DatabaseError::passing(format!("the database node {} does not tell its time", address(node))));
             continue;
         };
         let apart = (theirs - after).max(before - theirs).max(0) as u64;
         if apart > max_skew.as_millis() as u64 {
             let side = if theirs > after { "ahead of" } else { "behind" };
-            faults.push(DatabaseFault::passing(format!(
+            faults.push(DatabaseError::passing(format!(
                 "the clock of the database node {} is {:.1} s {side} ours, more than store.max_skew; set both by NTP",
                 address(node),
                 Duration::from_millis(apart).as_secs_f64()
@@ -126,7 +126,7 @@ fn address(node: &Node) -> String {
 }
 
 /// Faults of the replication of the keyspace; `None` when there is no keyspace.
-async fn replication(session: &Session, config: &Options) -> Result<Option<Vec<DatabaseFault>>, DatabaseFault> {
+async fn replication(session: &Session, config: &Options) -> Result<Option<Vec<DatabaseError>>, DatabaseError> {
     let query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let rows = rows::<(HashMap<String, String>,)>(session, query, &config.keyspace).await?;
     let Some((replication,)) = rows.into_iter().next() else { return Ok(None) };
@@ -134,13 +134,13 @@ async fn replication(session: &Session, config: &Options) -> Result<Option<Vec<D
 }
 
 /// `{'class': ..., 'replication_factor': '3'}` or `{'class': ..., 'dc1': '3', ...}`.
-pub(super) fn copies(config: &Options, replication: &HashMap<String, String>) -> Vec<DatabaseFault> {
+pub(super) fn copies(config: &Options, replication: &HashMap<String, String>) -> Vec<DatabaseError> {
     let Options { keyspace, replication_factor: wanted, .. } = config;
     let mut places: Vec<_> = replication.iter().filter(|(name, _)| *name != "class").collect();
     places.sort();
     if let Some(datacenter) = &config.datacenter {
         if !places.iter().any(|(name, _)| *name == datacenter || *name == "replication_factor") {
-            return vec![DatabaseFault::lasting(format!(
+            return vec![DatabaseError::lasting(format!(
                 "the keyspace {keyspace} has no copy in store.scylla.datacenter = {datacenter}; there are {}",
                 places.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
             ))];
@@ -149,7 +149,7 @@ pub(super) fn copies(config: &Options, replication: &HashMap<String, String>) ->
     }
     let differs = |(_, factor): &&(&String, &String)| self::factor(factor) != u64::from(*wanted);
     let fault = |(name, factor): &(&String, &String)| {
-        DatabaseFault::lasting(format!(
+        DatabaseError::lasting(format!(
             "the keyspace {keyspace} has {factor} copies ({name}) and store.scylla.replication_factor is {wanted}: levels \
              would be counted wrongly; change one of them"
         ))
@@ -168,7 +168,7 @@ pub(super) fn factor(text: &str) -> u64 {
 }
 
 /// Fault of a part of the ring that has too few replicas that answer.
-fn ranges(session: &Session, config: &Options) -> Option<DatabaseFault> {
+fn ranges(session: &Session, config: &Options) -> Option<DatabaseError> {
     let (read, write) = (config.read_consistency, config.write_consistency);
     let needed = read.answers(config.replication_factor).max(write.answers(config.replication_factor));
     let state = session.get_cluster_state();
@@ -183,7 +183,7 @@ fn ranges(session: &Session, config: &Options) -> Option<DatabaseFault> {
     (short > 0).then(|| {
         let nodes = state.get_nodes_info();
         let up = nodes.iter().filter(|node| node.is_connected()).count();
-        DatabaseFault::passing(format!(
+        DatabaseError::passing(format!(
             "{short} of {whole} parts of the ring have fewer than {needed} replicas up, which {read} reads and {write} \
              writes need; {up} of {} database nodes answer: start or add some",
             nodes.len()
@@ -192,7 +192,7 @@ fn ranges(session: &Session, config: &Options) -> Option<DatabaseFault> {
 }
 
 /// Table, column, type and kind of everything in the keyspace.
-async fn columns(session: &Session, config: &Options) -> Result<Found, DatabaseFault> {
+async fn columns(session: &Session, config: &Options) -> Result<Found, DatabaseError> {
     let query = "SELECT table_name, column_name, type, kind FROM system_schema.columns WHERE keyspace_name = ?";
     let rows = rows::<(String, String, String, String)>(session, query, &config.keyspace).await?;
     Ok(rows.into_iter().map(|(table, column, cql, kind)| ((table, column), (cql, kind))).collect())
@@ -201,13 +201,13 @@ async fn columns(session: &Session, config: &Options) -> Result<Found, DatabaseF
 type Found = HashMap<(String, String), (String, String)>;
 
 /// Differences from the tables of this build. Other columns are an operator's, or of a newer version.
-fn compare(config: &Options, found: &Found) -> Vec<DatabaseFault> {
+fn compare(config: &Options, found: &Found) -> Vec<DatabaseError> {
     let keyspace = &config.keyspace;
     let mut faults = Vec::new();
     for table in TABLES {
         let name = table.name;
         if !found.keys().any(|(table, _)| table == name) {
-            faults.push(DatabaseFault::lasting(format!(
+            faults.push(DatabaseError::lasting(format!(
                 "there is no table {keyspace}.{name}; run `murre schema create`"
             )));
             continue;
@@ -218,7 +218,7 @@ fn compare(config: &Options, found: &Found) -> Vec<DatabaseFault> {
             let is = found.get(&key).map(|(cql, kind)| format!("{kind} {cql}"));
             if is.as_ref() != Some(&wanted) {
                 let is = is.map_or_else(|| "is missing".to_owned(), |is| format!("is {is}"));
-                faults.push(DatabaseFault::lasting(format!(
+                faults.push(DatabaseError::lasting(format!(
                     "the column {} of {keyspace}.{name} {is} and must be {wanted}; the table is not murre's, or was \
                      changed: set another store.scylla.keyspace",
                     column.name
@@ -238,34 +238,34 @@ fn kind(role: Role) -> &'static str {
     }
 }
 
-fn outdated(keyspace: &str, old: i32) -> DatabaseFault {
-    DatabaseFault::lasting(format!(
+fn outdated(keyspace: &str, old: i32) -> DatabaseError {
+    DatabaseError::lasting(format!(
         "the tables in {keyspace} are of version {old} and this murre needs {VERSION}; run `murre schema migrate`"
     ))
 }
 
-fn versions(stated: Result<Option<i32>, DatabaseFault>, config: &Options) -> Option<DatabaseFault> {
+fn versions(stated: Result<Option<i32>, DatabaseError>, config: &Options) -> Option<DatabaseError> {
     let keyspace = &config.keyspace;
     match stated {
         Ok(Some(VERSION)) => None,
-        Ok(None) => Some(DatabaseFault::lasting(format!(
+        Ok(None) => Some(DatabaseError::lasting(format!(
             "the tables in {keyspace} are not finished; run `murre schema create` again"
         ))),
         Ok(Some(old)) if old < VERSION => Some(outdated(keyspace, old)),
-        Ok(Some(new)) => Some(DatabaseFault::lasting(newer(keyspace, new))),
+        Ok(Some(new)) => Some(DatabaseError::lasting(newer(keyspace, new))),
         Err(fault) => Some(fault),
     }
 }
 
 /// Fault of this account's permissions: it must write and read a table, and see its write at the configured levels. The
 /// row is in a partition that no user has, and gone after a minute.
-async fn permissions(session: &Session, config: &Options, table: &Table) -> Option<DatabaseFault> {
+async fn permissions(session: &Session, config: &Options, table: &Table) -> Option<DatabaseError> {
     let name = format!("{}.{}", config.keyspace, table.name);
     let fault =
-        |what: &str, why: &str, passes| Some(DatabaseFault::new(format!("{name} cannot be {what}: {why}"), passes));
+        |what: &str, why: &str, passes| Some(DatabaseError::new(format!("{name} cannot be {what}: {why}"), passes));
     let mut random = [0; 8];
     if SystemRandom::new().fill(&mut random).is_err() {
-        return Some(DatabaseFault::lasting("this host gives no random bytes".to_owned()));
+        return Some(DatabaseError::lasting("this host gives no random bytes".to_owned()));
     }
     let mark = u64::from_le_bytes(random);
     let (columns, values): (Vec<_>, Vec<_>) =
@@ -314,14 +314,14 @@ fn grant(error: &scylla::errors::ExecutionError, permission: &str, table: &str, 
 }
 
 /// All rows of a query about one keyspace; every row is small, and their number is that of the keyspace's columns.
-async fn rows<R>(session: &Session, query: &str, keyspace: &str) -> Result<Vec<R>, DatabaseFault>
+async fn rows<R>(session: &Session, query: &str, keyspace: &str) -> Result<Vec<R>, DatabaseError>
 where
     R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
 {
     let said = |why: String| format!("the tables of {keyspace} cannot be looked at: {why}");
     let result = session.query_unpaged(query, (keyspace,)).await;
-    let result = result.map_err(|error| DatabaseFault::failed(said(explain::say(&error)), &error))?;
-    let fault = |why: String| DatabaseFault::lasting(said(why));
+    let result = result.map_err(|error| DatabaseError::failed(said(explain::say(&error)), &error))?;
+    let fault = |why: String| DatabaseError::lasting(said(why));
     let result = result.into_rows_result().map_err(|error| fault(error.to_string()))?;
     let rows = result.rows::<R>().map_err(|error| fault(error.to_string()))?;
     rows.collect::<Result<_, _>>().map_err(|error| fault(error.to_string()))

@@ -26,8 +26,8 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 
 use super::connect::consistency;
+use super::error::DatabaseError;
 use super::explain;
-use super::fault::DatabaseFault;
 use super::options::Options;
 use super::rows;
 use super::schema::family;
@@ -69,7 +69,7 @@ pub(super) struct Purger<'a> {
 }
 
 impl<'a> Purger<'a> {
-    pub(super) async fn new(session: &'a Session, config: &'a Options) -> Result<Purger<'a>, DatabaseFault> {
+    pub(super) async fn new(session: &'a Session, config: &'a Options) -> Result<Purger<'a>, DatabaseError> {
         let keyspace = &config.keyspace;
         let (user, message) = (format!("{keyspace}.user"), format!("{keyspace}.message"));
         let prepare = async |text: String, level| {
@@ -77,7 +77,7 @@ impl<'a> Purger<'a> {
             let mut made = made.map_err(|error| fault(config, &error.to_string()))?;
             made.set_consistency(consistency(level));
             made.set_is_idempotent(true);
-            Ok::<_, DatabaseFault>(made)
+            Ok::<_, DatabaseError>(made)
         };
         let (read, write) = (config.read_consistency, config.write_consistency);
         let columns = "family, key, value, TTL(value) AS ttl, WRITETIME(value) AS at";
@@ -101,16 +101,16 @@ impl<'a> Purger<'a> {
         })
     }
 
-    pub(super) async fn read(&'a self, uaid: &'a [u8]) -> Result<PurgeCandidate<'a>, DatabaseFault> {
+    pub(super) async fn read(&'a self, uaid: &'a [u8]) -> Result<PurgeCandidate<'a>, DatabaseError> {
         Ok(PurgeCandidate { broom: self, uaid, rows: self.look(uaid).await? })
     }
 
-    async fn look(&self, uaid: &[u8]) -> Result<Vec<Row>, DatabaseFault> {
+    async fn look(&self, uaid: &[u8]) -> Result<Vec<Row>, DatabaseError> {
         self.select(&self.look, (uaid,)).await
     }
 
     /// Returns true if one of these rows shows that the user is connected now.
-    async fn connected(&self, rows: &[Row]) -> Result<bool, DatabaseFault> {
+    async fn connected(&self, rows: &[Row]) -> Result<bool, DatabaseError> {
         for row in rows.iter().filter(|row| row.family == family::PRESENCE) {
             if !self.is_over(&row.key).await? {
                 return Ok(true);
@@ -121,7 +121,7 @@ impl<'a> Purger<'a> {
 
     /// Returns true if the boot of this presence row is over. An ended boot stays so, and its node's row is read behind
     /// the presence. A boot that was not over may be by now, which only keeps a user that could go.
-    async fn is_over(&self, key: &[u8]) -> Result<bool, DatabaseFault> {
+    async fn is_over(&self, key: &[u8]) -> Result<bool, DatabaseError> {
         if let Some(over) = self.runs.borrow().get(key) {
             return Ok(*over);
         }
@@ -142,7 +142,7 @@ impl<'a> Purger<'a> {
     }
 
     /// Returns true if this boot was silent for so long that it counts as gone.
-    async fn is_silent(&self, node: &NodeId) -> Result<bool, DatabaseFault> {
+    async fn is_silent(&self, node: &NodeId) -> Result<bool, DatabaseError> {
         let seen: Vec<(Option<CqlTimestamp>,)> =
             self.select(&self.lease, (&*node.url, node.boot.cast_signed())).await?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -151,7 +151,7 @@ impl<'a> Purger<'a> {
     }
 
     /// All rows of the user in one answer: channels and messages of a user are bounded.
-    async fn select<R>(&self, select: &PreparedStatement, key: impl SerializeRow) -> Result<Vec<R>, DatabaseFault>
+    async fn select<R>(&self, select: &PreparedStatement, key: impl SerializeRow) -> Result<Vec<R>, DatabaseError>
     where
         R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
     {
@@ -162,18 +162,18 @@ impl<'a> Purger<'a> {
         rows.collect::<Result<_, _>>().map_err(|error| self.fault(&error.to_string()))
     }
 
-    async fn run(&self, change: &PreparedStatement, values: impl SerializeRow) -> Result<(), DatabaseFault> {
+    async fn run(&self, change: &PreparedStatement, values: impl SerializeRow) -> Result<(), DatabaseError> {
         let done = self.session.execute_unpaged(change, values).await;
         done.map(drop).map_err(|error| self.fault(&explain::say(&error)))
     }
 
-    fn fault(&self, why: &str) -> DatabaseFault {
+    fn fault(&self, why: &str) -> DatabaseError {
         fault(self.config, why)
     }
 }
 
-fn fault(config: &Options, why: &str) -> DatabaseFault {
-    DatabaseFault::lasting(format!("a user in {} cannot be dropped: {why}", config.keyspace))
+fn fault(config: &Options, why: &str) -> DatabaseError {
+    DatabaseError::passing(format!("a user in {} cannot be dropped: {why}", config.keyspace))
 }
 
 /// A user as of a recent read.
@@ -197,13 +197,13 @@ impl PurgeCandidate<'_> {
     }
 
     /// Returns true if a node that is there has a presence row of the user.
-    pub(super) async fn connected(&self) -> Result<bool, DatabaseFault> {
+    pub(super) async fn connected(&self) -> Result<bool, DatabaseError> {
         self.broom.connected(&self.rows).await
     }
 
     /// Drops the user, and then its messages; `false` when it came back meanwhile and is there again. Messages that are
     /// accepted during the purge go by their TTL.
-    pub(super) async fn purge(self) -> Result<bool, DatabaseFault> {
+    pub(super) async fn purge(self) -> Result<bool, DatabaseError> {
         let newest = self.newest();
         let dropped = async {
             insist(async || self.drop_rows(newest).await).await?;
@@ -215,7 +215,7 @@ impl PurgeCandidate<'_> {
             Err(fault) => {
                 // The outcome of the delete and the presence of the user are unknown.
                 insist(async || self.write_back(newest, |row| row.ttl.unwrap_or(YOUNG_SECONDS)).await).await.map_err(
-                    |_| DatabaseFault::lasting(format!("{fault}; if it was connecting just then it registers anew")),
+                    |_| DatabaseError::passing(format!("{fault}; if it was connecting just then it registers anew")),
                 )?;
                 return Err(fault);
             }
@@ -235,12 +235,12 @@ impl PurgeCandidate<'_> {
     }
 
     /// Drops the rows that were read and nothing newer.
-    pub(super) async fn drop_rows(&self, newest: i64) -> Result<(), DatabaseFault> {
+    pub(super) async fn drop_rows(&self, newest: i64) -> Result<(), DatabaseError> {
         self.broom.run(&self.broom.drop, (newest, self.uaid)).await
     }
 
     /// Writes the rows again, just over the delete, if the user is connected now.
-    pub(super) async fn put_back(&self, newest: i64) -> Result<bool, DatabaseFault> {
+    pub(super) async fn put_back(&self, newest: i64) -> Result<bool, DatabaseError> {
         let now = self.broom.look(self.uaid).await?;
         if !self.broom.connected(&now).await? {
             return Ok(false);
@@ -251,7 +251,7 @@ impl PurgeCandidate<'_> {
 
     /// Writes all rows but presence again, just over the delete, each for this number of seconds. Rows that were
     /// removed since have a later timestamp or the same, and stay removed.
-    async fn write_back(&self, newest: i64, seconds: impl Fn(&Row) -> i32) -> Result<(), DatabaseFault> {
+    async fn write_back(&self, newest: i64, seconds: impl Fn(&Row) -> i32) -> Result<(), DatabaseError> {
         let values = |row| {
             let Row { family, key, value, .. }: &Row = row;
             (newest + 1, seconds(row), value, self.uaid, *family, key)
@@ -267,7 +267,7 @@ impl PurgeCandidate<'_> {
 }
 
 /// Tries until it succeeds, but not for ever.
-async fn insist<T>(mut attempt: impl AsyncFnMut() -> Result<T, DatabaseFault>) -> Result<T, DatabaseFault> {
+async fn insist<T>(mut attempt: impl AsyncFnMut() -> Result<T, DatabaseError>) -> Result<T, DatabaseError> {
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS_MAX {
         match attempt().await {

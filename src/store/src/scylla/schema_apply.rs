@@ -9,8 +9,8 @@ use scylla::errors::{DbError, ExecutionError};
 use scylla::statement::Statement;
 
 use super::connect::consistency;
+use super::error::DatabaseError;
 use super::explain;
-use super::fault::DatabaseFault;
 use super::options::Options;
 use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
 
@@ -28,7 +28,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// It does not answer, or is neither ScyllaDB nor Cassandra 4 or later.
-pub async fn kind(session: &Session) -> Result<Kind, DatabaseFault> {
+pub async fn kind(session: &Session) -> Result<Kind, DatabaseError> {
     // Only ScyllaDB has this table; its release is the Cassandra that it is compatible with.
     let has = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'versions'";
     if !text(session, has).await.map_err(|error| unsaid(&error))?.is_empty() {
@@ -39,7 +39,7 @@ pub async fn kind(session: &Session) -> Result<Kind, DatabaseFault> {
     match major(&release) {
         major @ CASSANDRA_MIN.. => Ok(Kind::Cassandra(major)),
         _ => {
-            Err(DatabaseFault::lasting(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later")))
+            Err(DatabaseError::lasting(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later")))
         }
     }
 }
@@ -49,13 +49,13 @@ pub async fn kind(session: &Session) -> Result<Kind, DatabaseFault> {
 ///
 /// # Errors
 /// As [`kind`], and the account may not read that table.
-pub async fn server(session: &Session) -> Result<Server, DatabaseFault> {
+pub async fn server(session: &Session) -> Result<Server, DatabaseError> {
     match kind(session).await? {
         Kind::Cassandra(major) => Ok(Server::Cassandra(major)),
         Kind::Scylla => {
             let version = text(session, "SELECT version FROM system.versions WHERE key = 'local'").await;
             let version = version.map_err(|error| match explain::db_error(&error) {
-                Some((DbError::Unauthorized, said)) => DatabaseFault::lasting(format!(
+                Some((DbError::Unauthorized, said)) => DatabaseError::lasting(format!(
                     "cannot read the version of the database: {said}; run it as a superuser, or GRANT SELECT ON TABLE \
                      system.versions"
                 )),
@@ -66,8 +66,8 @@ pub async fn server(session: &Session) -> Result<Server, DatabaseFault> {
     }
 }
 
-fn unsaid(error: &ExecutionError) -> DatabaseFault {
-    DatabaseFault::failed(format!("the database does not say what it is: {}", explain::say(error)), error)
+fn unsaid(error: &ExecutionError) -> DatabaseError {
+    DatabaseError::failed(format!("the database does not say what it is: {}", explain::say(error)), error)
 }
 
 /// ScyllaDB is numbered by years since 2025; before, only the enterprise releases were, and they had incremental
@@ -103,15 +103,15 @@ pub fn layout(config: &Options, server: Server) -> Layout {
 ///
 /// # Errors
 /// The database does not answer.
-pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>, DatabaseFault> {
+pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>, DatabaseError> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{PART}'");
     let mut statement = Statement::new(query);
     statement.set_consistency(consistency(config.read_consistency));
     match session.query_unpaged(statement, ()).await {
         Ok(result) => {
-            let rows = result.into_rows_result().map_err(|error| DatabaseFault::lasting(error.to_string()))?;
-            let versions = rows.rows::<(i32,)>().map_err(|error| DatabaseFault::lasting(error.to_string()))?;
+            let rows = result.into_rows_result().map_err(|error| DatabaseError::lasting(error.to_string()))?;
+            let versions = rows.rows::<(i32,)>().map_err(|error| DatabaseError::lasting(error.to_string()))?;
             Ok(versions.flatten().map(|(version,)| version).max())
         }
         Err(error) => match explain::db_error(&error) {
@@ -119,7 +119,7 @@ pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>,
             Some((DbError::Invalid, _)) => Ok(None),
             _ => {
                 let said = format!("the version of the tables in {keyspace}: {}", explain::say(&error));
-                Err(DatabaseFault::failed(said, &error))
+                Err(DatabaseError::failed(said, &error))
             }
         },
     }
@@ -130,7 +130,7 @@ pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>,
 ///
 /// # Errors
 /// The database refuses a statement, or the tables are newer than this build.
-pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseFault> {
+pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
     let layout = layout(config, server(session).await?);
     let from = version(session, config).await?;
     if from.is_none() {
@@ -143,10 +143,10 @@ pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, Dat
 ///
 /// # Errors
 /// As [`create`], and there are no tables.
-pub async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseFault> {
+pub async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
     let layout = layout(config, server(session).await?);
     let Some(from) = version(session, config).await? else {
-        return Err(DatabaseFault::lasting(format!(
+        return Err(DatabaseError::lasting(format!(
             "there are no tables in {}; run `murre schema create`",
             config.keyspace
         )));
@@ -161,9 +161,9 @@ pub(super) async fn apply(
     layout: &Layout,
     from: i32,
     steps: &[Step],
-) -> Result<Vec<i32>, DatabaseFault> {
+) -> Result<Vec<i32>, DatabaseError> {
     if from > VERSION {
-        return Err(DatabaseFault::lasting(newer(&config.keyspace, from)));
+        return Err(DatabaseError::lasting(newer(&config.keyspace, from)));
     }
     let mut applied = Vec::new();
     for step in steps.iter().filter(|step| step.version > from) {
@@ -174,7 +174,7 @@ pub(super) async fn apply(
         record.set_consistency(consistency(config.write_consistency));
         let recorded = session.query_unpaged(record, ()).await;
         recorded
-            .map_err(|error| DatabaseFault::lasting(format!("version {}: {}", step.version, explain::say(&error))))?;
+            .map_err(|error| DatabaseError::lasting(format!("version {}: {}", step.version, explain::say(&error))))?;
         applied.push(step.version);
     }
     Ok(applied)
@@ -189,12 +189,12 @@ pub(super) fn newer(keyspace: &str, version: i32) -> String {
 }
 
 /// Runs a statement that makes or changes a table, until every node knows of it.
-async fn define(session: &Session, statement: &str) -> Result<(), DatabaseFault> {
+async fn define(session: &Session, statement: &str) -> Result<(), DatabaseError> {
     let mut asked = Statement::new(statement);
     asked.set_request_timeout(Some(DEFINE_TIME_MAX));
     let done = session.query_unpaged(asked, ()).await;
     let first = statement.lines().next().unwrap_or_default().trim_end_matches(" (");
-    done.map(|_| ()).map_err(|error| DatabaseFault::lasting(format!("{first}: {}", explain::say(&error))))
+    done.map(|_| ()).map_err(|error| DatabaseError::lasting(format!("{first}: {}", explain::say(&error))))
 }
 
 /// Changes of tables go to every node of the database before they are done.

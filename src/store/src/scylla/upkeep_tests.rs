@@ -6,7 +6,7 @@ use std::time::Duration;
 use machine::NodeId;
 use scylla::client::session::Session;
 
-use super::fault::DatabaseFault;
+use super::error::DatabaseError;
 use super::maintain::{self, Census, Purge, space};
 use super::options::Options;
 use super::purge::Purger;
@@ -18,7 +18,7 @@ use super::tests::proxy::Proxy;
 
 const DAY: u64 = 86_400;
 
-async fn census(session: &Session, config: &Options, purge: Purge) -> Result<Census, DatabaseFault> {
+async fn census(session: &Session, config: &Options, purge: Purge) -> Result<Census, DatabaseError> {
     maintain::census(session, config, purge, &AtomicBool::new(false)).await
 }
 

@@ -8,30 +8,30 @@ use super::explain;
 
 /// One fault of the database, of its tables, or of the settings for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DatabaseFault {
+pub struct DatabaseError {
     said: String,
     passes: bool,
 }
 
-impl DatabaseFault {
+impl DatabaseError {
     /// `passes`: the next try may find nothing wrong.
-    pub(super) fn new(said: impl Into<String>, passes: bool) -> DatabaseFault {
-        DatabaseFault { said: said.into(), passes }
+    pub(super) fn new(said: impl Into<String>, passes: bool) -> DatabaseError {
+        DatabaseError { said: said.into(), passes }
     }
 
     /// A fault that stays until something is changed.
-    pub fn lasting(said: impl Into<String>) -> DatabaseFault {
-        DatabaseFault::new(said, false)
+    pub fn lasting(said: impl Into<String>) -> DatabaseError {
+        DatabaseError::new(said, false)
     }
 
     /// A fault that may be gone at the next try, with the same configuration and the same tables.
-    pub(super) fn passing(said: impl Into<String>) -> DatabaseFault {
-        DatabaseFault::new(said, true)
+    pub(super) fn passing(said: impl Into<String>) -> DatabaseError {
+        DatabaseError::new(said, true)
     }
 
     /// A statement that failed with `error`.
-    pub(super) fn failed(said: impl Into<String>, error: &ExecutionError) -> DatabaseFault {
-        DatabaseFault::new(said, explain::passes(error))
+    pub(super) fn failed(said: impl Into<String>, error: &ExecutionError) -> DatabaseError {
+        DatabaseError::new(said, explain::passes(error))
     }
 
     /// Returns true if the next try may find nothing wrong.
@@ -40,10 +40,10 @@ impl DatabaseFault {
     }
 }
 
-impl fmt::Display for DatabaseFault {
+impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)
     }
 }
 
-impl std::error::Error for DatabaseFault {}
+impl std::error::Error for DatabaseError {}
