@@ -6,13 +6,13 @@
 //! app servers, [`receipts`] their requests for the outcome of a message, [`simplepush`] the app servers of SimplePush,
 //! and [`forward`] those whose messages go on to another push service. [`registration`] serves devices of mobile
 //! bridges, and [`node`] other nodes. [`http`] reads the heads of the last six and [`http_body`] their bodies.
-//! [`answers`] and [`published`] answer them, and [`response`] writes the responses. [`pages`] has health pages and
+//! [`respond`] and [`published`] answer them, and [`response`] writes the responses. [`pages`] has health pages and
 //! [`front`] the page of `/`, and [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit
 //! connections and senders, and [`access`] has the rules about callers, and [`callers`] reads the addresses that
 //! proxies name.
 
 mod access;
-mod answers;
+mod respond;
 mod response;
 mod callers;
 mod close;

@@ -1,4 +1,4 @@
-//! Answers to requests: those of the edge itself, and those that the machine gives.
+//! Responses to requests: those of the edge itself, and those to which the machine gave the answer.
 
 use machine::time::Now;
 use machine::{CloseReason, RegistrationAnswer, SenderEvent};
