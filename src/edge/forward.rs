@@ -34,7 +34,7 @@ const BUSY_SECONDS: u32 = 10;
 
 const _: () = assert!(CREATION_BYTES_MAX as u64 == BODY_BYTES_MAX);
 
-/// What is left to do when the body was read.
+/// The next thing to do when the body was read.
 pub(super) enum ForwardStep {
     Ask(Arc<ForwardCall>, Forwarding),
     Reply(Reply),

@@ -1,4 +1,4 @@
-//! What the stand-ins received, and what they are told to answer next.
+//! Requests that the stand-ins received, and the answers that they are told to give next.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

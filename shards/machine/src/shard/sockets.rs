@@ -1,4 +1,4 @@
-//! What a socket does: it ends, or takes no bytes, or takes them again; and what the server does to it: it closes it.
+//! Ends of sockets, sockets that take no bytes and take them again, and the close of a socket by the server.
 
 use crate::ids::{ConnId, EmissionId};
 

@@ -1,4 +1,4 @@
-//! What is wrong with the database or its settings: one sentence that says what to do.
+//! A fault of the database or of the settings for it: one sentence that says what to do.
 
 use std::fmt;
 

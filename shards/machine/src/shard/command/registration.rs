@@ -12,7 +12,7 @@ pub struct RegistrationCommand {
     pub call: RegistrationCall,
 }
 
-/// What a call asks for. A broken rule of its body travels with it: the owner answers 410 before that rule.
+/// The request of a call. A broken rule of its body travels with it: the owner answers 410 before that rule.
 #[derive(Debug)]
 pub enum RegistrationCall {
     /// Make the user, of a fresh UAID, with its first channel.

@@ -1,4 +1,4 @@
-//! What the configuration of channels may say.
+//! Configurations of channels that are taken, and that are refused.
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
