@@ -10,6 +10,7 @@ mod callers;
 mod crowds;
 mod goodbyes;
 mod hibernation;
+mod takeover;
 mod late;
 mod moves;
 mod parking;
