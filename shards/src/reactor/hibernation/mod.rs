@@ -16,6 +16,7 @@
 mod freezing;
 mod frozen_table;
 mod late_frames;
+mod pending_probes;
 mod probing;
 mod takeover;
 mod thawing;
@@ -27,17 +28,19 @@ use std::sync::atomic::Ordering;
 use hashbrown::HashMap;
 use hibernate::{ConnName, News, Place, RecordFiles, SESSION_BYTES_MAX, Segment, ShardGate, Tuple};
 
-use super::input_horizon::LATE;
-use super::{Machine, Reactor};
 use crate::ports::{Edge, Hibernation, Probes, Records};
 use crate::ring::State;
+use machine::ids::ConnId;
+use machine::limits::{SET_APART_AT_END_MAX, SET_APART_MAX, THAWS_PER_TURN};
+use machine::time::{Instant, TimeSpan};
+
+use super::input_horizon::LATE;
+use super::{Machine, Reactor};
 #[cfg(test)]
 pub(super) use late_frames::FAILURES_IN_A_ROW_MAX;
 use late_frames::LateFrame;
 pub(super) use late_frames::ThawTimes;
-use machine::ids::ConnId;
-use machine::limits::{SET_APART_AT_END_MAX, SET_APART_MAX, THAWS_PER_TURN};
-use machine::time::{Instant, TimeSpan};
+use pending_probes::PendingProbes;
 
 /// A connection that is set apart: its ordinary descriptor is the only one.
 struct Member {
@@ -83,7 +86,7 @@ pub(super) struct Hibernator {
     /// Members of the batch by slot.
     apart: HashMap<u32, Member>,
     frozen: frozen_table::FrozenTable,
-    prober: Option<probing::Prober>,
+    probes: Option<PendingProbes>,
     /// Files of their records, if they outlive the process.
     records: Option<RecordFiles>,
     takeover: takeover::Takeover,
@@ -117,7 +120,7 @@ impl Hibernator {
 
     pub(super) fn new(gate: ShardGate, after: TimeSpan, probes: Option<Probes>, now: Instant) -> Hibernator {
         Hibernator {
-            prober: probes.map(probing::Prober::new),
+            probes: probes.map(PendingProbes::new),
             gate,
             after,
             phase: Phase::Searching(Vec::new()),
@@ -186,7 +189,7 @@ impl Hibernator {
         }
         self.tell_late_at = now.after(LATE);
         // To the machine a Ping that follows a probe is as old as the probe.
-        let probed = self.prober.as_ref().map_or(TimeSpan(0), probing::Prober::answer_within);
+        let probed = self.probes.as_ref().map_or(TimeSpan(0), PendingProbes::answer_within);
         Some(Instant(turn.0.saturating_sub(probed.0)))
     }
 
@@ -194,7 +197,7 @@ impl Hibernator {
     pub(super) fn trim(&mut self) {
         super::trim(&mut self.late_frames);
         super::trim(&mut self.retries);
-        self.prober.iter_mut().for_each(probing::Prober::trim);
+        self.probes.iter_mut().for_each(PendingProbes::trim);
     }
 
     /// Returns true if the gate has something to say.
@@ -240,7 +243,7 @@ impl Hibernator {
         let search = searches.then_some(self.next_search);
         let search = search.into_iter().chain(self.begins.filter(|_| self.takeover.is_due())).min();
         let retry = self.retries.front().map(|(at, _)| (*at).max(self.no_retry_before));
-        let answer = self.prober.as_ref().and_then(probing::Prober::next);
+        let answer = self.probes.as_ref().and_then(PendingProbes::next);
         search.into_iter().chain(retry).chain(answer).min()
     }
 
@@ -256,7 +259,7 @@ impl Hibernator {
 
     #[cfg(test)]
     pub(super) fn probe_with_for_test(&mut self, probes: Probes) {
-        self.prober = Some(probing::Prober::new(probes));
+        self.probes = Some(PendingProbes::new(probes));
     }
 
     #[cfg(test)]
