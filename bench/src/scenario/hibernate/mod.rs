@@ -4,9 +4,11 @@
 //! Server and generator are in network namespaces of their own, or in one; `bench/measure hibernate` makes them.
 //! Notifications to frozen sessions are measured with the end of the user agent thawed before, as a phone's would be.
 //!
-//! Modules in suggested reading order: the user agents, facts of the host.
+//! Modules in suggested reading order: what both sides know, the user agents, CPU time, facts of the host.
 
+mod fleet;
 mod clients;
+mod cpu_time;
 mod readings;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,8 +18,10 @@ use std::time::{Duration, Instant};
 
 use mio::Events;
 
-use self::clients::{Clients, Fleet, Received};
-use self::readings::{Reading, by_thread, dropped_by_queue, host_cpu};
+use self::clients::Clients;
+use self::cpu_time::{CpuTime, Mark};
+use self::fleet::{Fleet, Received};
+use self::readings::{Reading, dropped_by_queue};
 use crate::interrupt;
 use crate::latency::Latency;
 use crate::metrics::Metrics;
@@ -27,7 +31,6 @@ use crate::report::Report;
 use crate::result::names;
 use crate::schedule::OpenLoopSchedule;
 use crate::target::Target;
-use crate::usage::UsageSample;
 use crate::view::View;
 
 /// Options of the scenario.
@@ -89,23 +92,8 @@ struct Run<'a> {
     beats: OpenLoopSchedule,
     beaten: u64,
     /// CPU time of the idle server and host in a second.
-    idle: Used,
+    idle: CpuTime,
     posted: u64,
-}
-
-/// CPU time in seconds: of the server, by its threads, and of the softirqs of the host.
-#[derive(Clone, Default)]
-struct Used {
-    server: f64,
-    threads: BTreeMap<String, f64>,
-    softirq: f64,
-}
-
-/// Beginning of a measured stretch.
-struct Mark {
-    usage: UsageSample,
-    threads: BTreeMap<String, u64>,
-    host: (f64, f64),
 }
 
 /// Holds them, wakes some, and reports.
@@ -135,7 +123,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         letters: PostWriter::new(Signing::None),
         beats: OpenLoopSchedule::spread(Instant::now(), control as usize, CONTROL_PERIOD),
         beaten: 0,
-        idle: Used::default(),
+        idle: CpuTime::default(),
         posted: 0,
     };
     report.option("control", control);
@@ -230,7 +218,7 @@ impl Run<'_> {
     fn ramp(&mut self, report: &mut Report) -> io::Result<()> {
         let (sessions, at_once) = (self.sessions(), self.options.target.ramp.ramp);
         self.view.stage("ramp", sessions as usize);
-        let before = self.begin()?;
+        let before = Mark::now(&self.options.target)?;
         let begin = Instant::now();
         let pace = self.options.target.ramp.ramp_rate.map(|rate| OpenLoopSchedule::new(begin, rate));
         let (mut next, mut last, mut moved) = (0, 0, Instant::now());
@@ -255,10 +243,7 @@ impl Run<'_> {
         let seconds = begin.elapsed().as_secs_f64();
         report.add("ramp: time until all were there", seconds, "s");
         report.add("ramp: sessions a second", f64::from(sessions) / seconds, "/s");
-        before.usage.spent(&self.options.target)?.show(report, "new session", u64::from(sessions));
-        let (busy, softirq) = host_cpu()?;
-        report.add("ramp: cores of the host that were busy", (busy - before.host.0) / seconds, "");
-        report.add("ramp: of them softirqs", (softirq - before.host.1) / seconds, "");
+        before.show_ramp(&self.options.target, sessions, seconds, report)?;
         let begin = Instant::now();
         if pace.is_some() {
             // Pings of the first may have begun: all are frozen at no time.
@@ -309,10 +294,10 @@ impl Run<'_> {
         let half = Duration::from_secs(self.options.quiet) / 2;
         self.view.stage("quiet", self.sessions() as usize);
         self.idle(half)?;
-        let begin = self.begin()?;
+        let begin = Mark::now(&self.options.target)?;
         self.idle(half)?;
-        self.idle = Used::default();
-        let (used, wall) = self.used(&begin)?;
+        self.idle = CpuTime::default();
+        let (used, wall) = begin.used(&self.options.target, &self.idle)?;
         self.idle = used.each(wall);
         report.add(names::CPU_IDLE, self.idle.server, "cores");
         for (thread, cores) in self.idle.threads.iter().filter(|(_, cores)| **cores >= 1e-5) {
@@ -337,9 +322,9 @@ impl Run<'_> {
     fn stay(&mut self, report: &mut Report) -> io::Result<()> {
         self.view.stage("upkeep", self.sessions() as usize);
         let (pings, freezes) = (self.clients.counts.pings, self.gauge("murre_freezes_total")?);
-        let begin = self.begin()?;
+        let begin = Mark::now(&self.options.target)?;
         self.idle(Duration::from_secs(self.options.stay))?;
-        let (used, wall) = self.used(&begin)?;
+        let (used, wall) = begin.used(&self.options.target, &self.idle)?;
         let pings = self.clients.counts.pings - pings;
         report.add("upkeep: server CPU beyond the idle server's", used.server / wall, "cores");
         report.add("upkeep: pings of the server that were answered", pings, "");
@@ -355,25 +340,6 @@ impl Run<'_> {
         self.check("after the upkeep", report)
     }
 
-    fn begin(&self) -> io::Result<Mark> {
-        let target = &self.options.target;
-        Ok(Mark { usage: UsageSample::read(target)?, threads: by_thread(&target.pids), host: host_cpu()? })
-    }
-
-    /// Returns the CPU time since `begin` beyond that of the idle server and host, and the seconds since then.
-    fn used(&self, begin: &Mark) -> io::Result<(Used, f64)> {
-        let spent = begin.usage.spent(&self.options.target)?;
-        let wall = spent.wall.as_secs_f64();
-        let mut threads = BTreeMap::new();
-        for (thread, now) in by_thread(&self.options.target.pids) {
-            let before = begin.threads.get(&thread).copied().unwrap_or(0);
-            let idle = self.idle.threads.get(&thread).copied().unwrap_or(0.0);
-            threads.insert(thread, now.saturating_sub(before) as f64 / 1e9 - idle * wall);
-        }
-        let server = spent.cpu.map_or(0.0, |cpu| cpu.run_ns as f64 / 1e9) - self.idle.server * wall;
-        Ok((Used { server, threads, softirq: host_cpu()?.1 - begin.host.1 - self.idle.softirq * wall }, wall))
-    }
-
     /// Notifies these sessions one after the other.
     fn notify(&mut self, what: &str, numbers: &[u32], report: &mut Report) -> io::Result<()> {
         self.view.stage(format!("notify {what}"), self.sessions() as usize);
@@ -382,7 +348,7 @@ impl Run<'_> {
         }
         self.clients.open_app_servers(APP_SERVERS)?;
         self.idle(Duration::from_secs(1))?;
-        let begin = self.begin()?;
+        let begin = Mark::now(&self.options.target)?;
         let pace = OpenLoopSchedule::new(Instant::now() + Duration::from_millis(50), self.options.rate);
         let (first, count) = (self.posted, numbers.len() as u64);
         let (mut awake, mut next) = (0, 0);
@@ -429,7 +395,7 @@ impl Run<'_> {
         }
         took.show(report, &format!("{what}: {}", names::TO_FRAME));
         if self.wait_until_frozen(report)? {
-            self.used(&begin)?.0.show(&format!("notification, {what}"), count, report);
+            begin.used(&self.options.target, &self.idle)?.0.show(&format!("notification, {what}"), count, report);
         }
         Ok(())
     }
@@ -442,7 +408,7 @@ impl Run<'_> {
             return Ok(());
         }
         self.view.stage("frozen sessions speak", self.sessions() as usize);
-        let begin = self.begin()?;
+        let begin = Mark::now(&self.options.target)?;
         let pace = OpenLoopSchedule::new(Instant::now(), self.options.answer_rate);
         let (mut next, count) = (0, numbers.len() as u64);
         let mut waiting: HashMap<u32, Instant> = HashMap::new();
@@ -469,7 +435,11 @@ impl Run<'_> {
         report.check("frozen sessions that spoke and were answered", took.count(), count);
         took.show(report, "ping of a frozen session to its pong");
         if self.wait_until_frozen(report)? {
-            self.used(&begin)?.0.show("ping of a frozen user agent, thaw and freeze included", count, report);
+            begin.used(&self.options.target, &self.idle)?.0.show(
+                "ping of a frozen user agent, thaw and freeze included",
+                count,
+                report,
+            );
         }
         Ok(())
     }
@@ -499,22 +469,6 @@ impl Run<'_> {
             report.fail(format!("{count} sessions ended: {why}"));
         }
         Ok(())
-    }
-}
-
-impl Used {
-    fn each(&self, count: f64) -> Used {
-        let threads = self.threads.iter().map(|(thread, seconds)| (thread.clone(), seconds / count)).collect();
-        Used { server: self.server / count, threads, softirq: self.softirq / count }
-    }
-
-    fn show(&self, what: &str, count: u64, report: &mut Report) {
-        let each = self.each(count.max(1) as f64);
-        report.add(format!("{}{what}", names::CPU_PER), each.server * 1e6, "us");
-        for (thread, seconds) in each.threads.iter().filter(|(_, seconds)| **seconds >= 1e-7) {
-            report.add(format!("  of it {thread}"), seconds * 1e6, "us");
-        }
-        report.add(format!("  softirqs of the host per {what}"), each.softirq * 1e6, "us");
     }
 }
 

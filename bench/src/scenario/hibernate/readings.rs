@@ -1,5 +1,5 @@
-//! Facts of the host that other scenarios do not read: kernel memory beside the object caches, time in softirqs, and
-//! what packet queues dropped.
+//! Facts of the host that other scenarios do not read: kernel memory beside the object caches, and what packet queues
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,17 +87,6 @@ fn bytes_of(text: &str, key: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// CPU time of the whole host in seconds: all that was not idle, and the part in softirqs.
-pub fn host_cpu() -> io::Result<(f64, f64)> {
-    let stat = fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let second = rustix::param::clock_ticks_per_second() as f64;
-    let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0) / second;
-    // user nice system idle iowait irq softirq steal
-    Ok((at(0) + at(1) + at(2) + at(5) + at(6), at(6)))
-}
-
 /// Packets that the queues of a process's network namespace dropped because they were full.
 pub fn dropped_by_queue(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/net/netfilter/nfnetlink_queue")).unwrap_or_default();
@@ -107,18 +96,4 @@ pub fn dropped_by_queue(pid: u32) -> u64 {
         Some(words.get(5)? + words.get(6)?)
     };
     text.lines().filter_map(dropped).sum()
-}
-
-/// CPU time of each kind of thread of these processes, in nanoseconds: names without the numbers at their ends.
-pub fn by_thread(pids: &[u32]) -> BTreeMap<String, u64> {
-    let mut sums = BTreeMap::new();
-    for pid in pids {
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
-            let name = read("comm").trim().trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
-            let run: u64 = read("schedstat").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            *sums.entry(name).or_default() += run;
-        }
-    }
-    sums
 }
