@@ -21,7 +21,7 @@ use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config, StoreKind};
 use checks::{Finding, Sysctl, Verdict, Wanted};
 use facts::Facts;
-use store::scylla::preflight;
+use store::scylla::operator;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -90,14 +90,8 @@ fn wanted(connections: u64, config: &Config) -> Wanted {
 
 /// Findings of the preflight check that a server with this configuration runs on its database.
 fn shared_store(config: &Config) -> Vec<Finding> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let faults: Vec<String> = match runtime {
-        Ok(runtime) => {
-            let of_database = runtime.block_on(preflight::examine(&config.store.scylla, config.store.max_skew)).1;
-            config::shared_store_faults(config).iter().chain(&of_database).map(ToString::to_string).collect()
-        }
-        Err(error) => vec![format!("this host refuses a runtime: {error}")],
-    };
+    let mut faults = config::shared_store_faults(config);
+    faults.extend(operator::faults(&config.store.scylla, config.store.max_skew));
     let good = Finding {
         what: "shared store",
         found: "tables, permissions, replicas and clocks are as wanted".to_owned(),
@@ -116,7 +110,7 @@ fn shared_store(config: &Config) -> Vec<Finding> {
         mend: vec!["murre schema check   # again, after it is mended".to_owned()],
         ..good.clone()
     };
-    faults.into_iter().map(bad).collect()
+    faults.iter().map(|fault| bad(fault.to_string())).collect()
 }
 
 /// Returns true if no finding keeps murre from starting.

@@ -1,18 +1,21 @@
 //! `murre maintain`: replay ledgers, salvage a damaged store, back up, look after a shared store.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
 use store::embedded::{Copied, Progress};
-use store::scylla::connect::connect;
-use store::scylla::maintain::{self, AGES, Census, Purge, Space};
+use store::scylla::error::DatabaseError;
+use store::scylla::maintain::{AGES, Census, Purge, Space};
+use store::scylla::operator::Operator;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};
@@ -92,33 +95,30 @@ pub fn run(args: Args) -> ExitCode {
 
 /// Returns the report on a shared store, one line for each figure.
 fn look_after(config: &Config, purge: Purge) -> Result<String, NodeError> {
-    let no_runtime = |error| NodeError::Host { what: "a runtime", error };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
-    runtime.block_on(async {
-        let scylla = &config.store.scylla;
-        let fault = |fault: &dyn std::fmt::Display| NodeError::Store(fault.to_string());
-        let session = connect(scylla).await.map_err(|error| fault(&error))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        if !matches!(purge, Purge::Nobody) {
-            // A user is dropped in two steps, and a user that comes back between them depends on the second.
-            stop_at_signals(&stop).map_err(|error| NodeError::Host { what: "a signal handler", error })?;
-        }
-        let census = maintain::census(&session, scylla, purge, &stop).await.map_err(|error| fault(&error))?;
-        let spaces = maintain::space(&session, scylla).await.map_err(|error| fault(&error))?;
-        Ok(told(&census, &spaces))
-    })
+    let fault = |fault: DatabaseError| NodeError::Store(fault.to_string());
+    let operator = Operator::connect(&config.store.scylla).map_err(fault)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    if !matches!(purge, Purge::Nobody) {
+        // A user is dropped in two steps, and a user that comes back between them depends on the second.
+        stop_at_signals(&stop).map_err(|error| NodeError::Host { what: "a signal handler", error })?;
+    }
+    let (census, spaces) = operator.look_after(purge, &stop).map_err(fault)?;
+    Ok(told(&census, &spaces))
 }
 
 /// Makes SIGINT and SIGTERM set `stop` instead of killing the process.
 fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let (mut heard, stop) = (signal(kind)?, Arc::clone(stop));
-        tokio::spawn(async move {
+        let stop = Arc::clone(stop);
+        let mut heard = runtime.block_on(async { signal(kind) })?;
+        runtime.spawn(async move {
             while heard.recv().await.is_some() {
                 stop.store(true, Ordering::Relaxed);
             }
         });
     }
+    thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(pending::<()>()))?;
     Ok(())
 }
 

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use store::scylla::connect::connect;
+use store::scylla::operator::{self, Operator};
 use store::scylla::options::Options;
 use store::scylla::schema::{Server, VERSION};
-use store::scylla::{preflight, schema_apply};
 
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config};
@@ -87,11 +86,7 @@ impl Failure {
 
 /// Runs the task. Returns 0 when the tables are as requested.
 pub fn run(args: Args) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(status::UNAVAILABLE, &format!("this host refuses a runtime: {error}")),
-    };
-    match runtime.block_on(perform(args.task)) {
+    match perform(args.task) {
         Ok(said) => {
             print!("{said}");
             ExitCode::SUCCESS
@@ -100,28 +95,26 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn perform(task: Task) -> Result<String, Failure> {
+fn perform(task: Task) -> Result<String, Failure> {
     match task {
         Task::Print { database, store } => {
             let config = store.load()?.store.scylla;
-            Ok(schema_apply::layout(&config, for_which(database, &config).await?).script())
+            Ok(operator::script(&config, for_which(database, &config)?))
         }
         Task::Create(store) => {
             let config = store.reach()?.store.scylla;
-            let session = connect(&config).await.map_err(Failure::of)?;
-            let applied = schema_apply::create(&session, &config).await.map_err(Failure::of)?;
+            let applied = Operator::connect(&config).and_then(|to| to.create()).map_err(Failure::of)?;
             Ok(said(&config, &applied, "made"))
         }
         Task::Migrate(store) => {
             let config = store.reach()?.store.scylla;
-            let session = connect(&config).await.map_err(Failure::of)?;
-            let applied = schema_apply::migrate(&session, &config).await.map_err(Failure::of)?;
+            let applied = Operator::connect(&config).and_then(|to| to.migrate()).map_err(Failure::of)?;
             Ok(said(&config, &applied, "brought up to date"))
         }
         Task::Check(store) => {
             let config = store.reach()?;
             let mut faults = config::shared_store_faults(&config);
-            faults.extend(preflight::examine(&config.store.scylla, config.store.max_skew).await.1);
+            faults.extend(operator::faults(&config.store.scylla, config.store.max_skew));
             if faults.is_empty() {
                 let keyspace = &config.store.scylla.keyspace;
                 return Ok(format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
@@ -132,13 +125,10 @@ async fn perform(task: Task) -> Result<String, Failure> {
     }
 }
 
-async fn for_which(database: Option<Database>, config: &Options) -> Result<Server, Failure> {
+fn for_which(database: Option<Database>, config: &Options) -> Result<Server, Failure> {
     match database {
         Some(Database::Cassandra) => Ok(Server::Cassandra(5)),
-        None if !config.nodes.is_empty() => {
-            let session = connect(config).await.map_err(Failure::of)?;
-            schema_apply::server(&session).await.map_err(Failure::of)
-        }
+        None if !config.nodes.is_empty() => Operator::connect(config).and_then(|to| to.server()).map_err(Failure::of),
         Some(Database::Scylla) | None => Ok(Server::Scylla { incremental: true }),
     }
 }
@@ -158,36 +148,36 @@ mod tests {
     use super::*;
     use crate::commands::{Cli, Command};
 
-    async fn run(line: &[&str]) -> Result<String, (u8, String)> {
+    fn run(line: &[&str]) -> Result<String, (u8, String)> {
         let line = ["murre", "schema"].iter().chain(line);
         let Command::Schema(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not schema") };
-        perform(args.task).await.map_err(|failure| (failure.status, failure.said))
+        perform(args.task).map_err(|failure| (failure.status, failure.said))
     }
 
-    #[tokio::test]
-    async fn statements_are_printed_without_a_database() {
-        let scylla = run(&["print", "--set", "store.scylla.keyspace=push"]).await.unwrap();
+    #[test]
+    fn statements_are_printed_without_a_database() {
+        let scylla = run(&["print", "--set", "store.scylla.keyspace=push"]).unwrap();
         assert!(scylla.starts_with("CREATE KEYSPACE IF NOT EXISTS push "), "{scylla}");
         assert!(scylla.contains("IncrementalCompactionStrategy"));
-        let cassandra = run(&["print", "--for", "cassandra"]).await.unwrap();
+        let cassandra = run(&["print", "--for", "cassandra"]).unwrap();
         assert!(cassandra.contains("UnifiedCompactionStrategy") && !cassandra.contains("tombstone_gc"));
     }
 
-    #[tokio::test]
-    async fn nothing_is_done_without_a_contact_point_or_with_a_wrong_setting() {
+    #[test]
+    fn nothing_is_done_without_a_contact_point_or_with_a_wrong_setting() {
         for task in ["create", "migrate", "check"] {
-            let (status, said) = run(&[task]).await.expect_err("nobody to ask");
+            let (status, said) = run(&[task]).expect_err("nobody to ask");
             assert_eq!(status, status::CONFIG);
             assert!(said.contains("give --scylla HOST:PORT"), "{said}");
         }
-        let (status, said) = run(&["create", "--scylla", "nowhere"]).await.expect_err("no port");
+        let (status, said) = run(&["create", "--scylla", "nowhere"]).expect_err("no port");
         assert_eq!(status, status::CONFIG);
         assert!(said.starts_with("flag --scylla: invalid value \"nowhere\" for store.scylla.nodes"), "{said}");
     }
 
-    #[tokio::test]
+    #[test]
     #[ignore = "needs Cassandra: bench/check test"]
-    async fn tables_are_made_and_checked_as_the_command_says() {
+    fn tables_are_made_and_checked_as_the_command_says() {
         let keyspace = cassandra::keyspace();
         let at = ["--scylla", cassandra::shared(), "--set", "store.scylla.replication_factor=1", "--set"];
         let place = format!("store.scylla.keyspace={keyspace}");
@@ -198,19 +188,19 @@ mod tests {
             "--set",
             "node.keys=0123456789abcdef",
         ];
-        let (status, said) = run(&with("check", &keys)).await.expect_err("there is nothing");
+        let (status, said) = run(&with("check", &keys)).expect_err("there is nothing");
         assert_eq!(
             (status, said),
             (status::FAILED, format!("there is no keyspace {keyspace}; run `murre schema create`"))
         );
-        let said = run(&with("create", &[])).await.unwrap();
+        let said = run(&with("create", &[])).unwrap();
         assert_eq!(said, format!("{keyspace}: the tables are made, version {VERSION}\n"));
-        let said = run(&with("migrate", &[])).await.unwrap();
+        let said = run(&with("migrate", &[])).unwrap();
         assert_eq!(said, format!("{keyspace}: the tables are of version {VERSION} already\n"));
-        let said = run(&with("check", &keys)).await.unwrap();
+        let said = run(&with("check", &keys)).unwrap();
         assert_eq!(said, format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
-        let (_, said) = run(&with("check", &[])).await.expect_err("there are no keys");
+        let (_, said) = run(&with("check", &[])).expect_err("there are no keys");
         assert_eq!(said.matches("is not set").count(), 2, "{said}");
-        assert!(run(&with("print", &[])).await.unwrap().contains("UnifiedCompactionStrategy"), "it asks which it is");
+        assert!(run(&with("print", &[])).unwrap().contains("UnifiedCompactionStrategy"), "it asks which it is");
     }
 }

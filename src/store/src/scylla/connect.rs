@@ -35,7 +35,7 @@ use super::options::{Level, Options, Tls};
 ///
 /// # Errors
 /// No node of `store.scylla.nodes` accepts a session with this configuration.
-pub async fn connect(config: &Options) -> Result<Session, DatabaseError> {
+pub(crate) async fn connect(config: &Options) -> Result<Session, DatabaseError> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&config.nodes)
         .connection_timeout(config.connect_timeout)
@@ -91,7 +91,7 @@ fn profile(config: &Options) -> ExecutionProfile {
 }
 
 /// The level as the driver spells it.
-pub fn consistency(level: Level) -> Consistency {
+pub(super) fn consistency(level: Level) -> Consistency {
     match level {
         Level::One => Consistency::One,
         Level::LocalOne => Consistency::LocalOne,

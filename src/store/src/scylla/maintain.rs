@@ -72,7 +72,7 @@ struct UserScan {
 ///
 /// # Errors
 /// The database refuses or does not answer, or `stop` was set. Nothing is half done then: it may be run again.
-pub async fn census(
+pub(super) async fn census(
     session: &Session,
     config: &Options,
     purge: Purge,
@@ -187,7 +187,7 @@ pub struct Space {
 ///
 /// # Errors
 /// The kind of the database cannot be found out.
-pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, DatabaseError> {
+pub(super) async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, DatabaseError> {
     let kind = schema_apply::kind(session).await?;
     let mut spaces = BTreeMap::new();
     for table in TABLES.iter().take(LARGE_TABLES) {

@@ -1,18 +1,19 @@
 //! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
 //!
-//! [`options`] say where and how, [`schema`] describes the tables, [`schema_apply`] makes them, [`connect`] opens a
-//! session as configured, and [`preflight`] finds faults before anything is promised. [`Scylla`] is the store: `port`
-//! is a shard's side of it, `scheduler` keeps the operations of each user in order, `ops` turns each of them into
-//! statements, `statements` has their text, and `client` sends them within limits of time and number.
+//! [`options`] say where and how, [`schema`] describes the tables, `schema_apply` makes them, `connect` opens a session
+//! as configured, and `preflight` finds faults before anything is promised; [`operator`] has the calls of commands.
+//! [`Scylla`] is the store: `port` is a shard's side of it, `scheduler` keeps the operations of each user in order,
+//! `ops` turns each of them into statements, `statements` has their text, and `client` sends them within limits of time
+//! and number.
 //! Lives on: a runtime of its own; shards reach it through bounded queues only.
 
 pub mod options;
 
 pub mod schema;
 
-pub mod schema_apply;
+mod schema_apply;
 
-pub mod connect;
+pub(crate) mod connect;
 
 pub mod error;
 
@@ -20,9 +21,11 @@ mod explain;
 
 mod haste;
 
-pub mod preflight;
+mod preflight;
 
 pub mod maintain;
+
+pub mod operator;
 
 mod backend;
 

@@ -24,7 +24,7 @@ use super::schema_apply::{kind as kind_of, newer, version};
 
 /// Connects and checks everything that a server needs of the database, whose clocks may differ from that of this host
 /// by `max_skew`. Without a fault there is a session.
-pub async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, Vec<DatabaseError>) {
+pub(super) async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, Vec<DatabaseError>) {
     match connect(config).await {
         Ok(session) => {
             let faults = database(&session, config, max_skew, SystemTime::now).await;
@@ -35,7 +35,7 @@ pub async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, 
 }
 
 /// Faults of the database. `now` is the clock that its clocks are compared with.
-pub async fn database(
+pub(super) async fn database(
     session: &Session,
     config: &Options,
     max_skew: Duration,

@@ -16,7 +16,7 @@ use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
 
 /// Kind of the database, as every account may know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Apache Cassandra of this major version.
     Cassandra(u32),
     /// ScyllaDB of any version.
@@ -28,7 +28,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// It does not answer, or is neither ScyllaDB nor Cassandra 4 or later.
-pub async fn kind(session: &Session) -> Result<Kind, DatabaseError> {
+pub(super) async fn kind(session: &Session) -> Result<Kind, DatabaseError> {
     // Only ScyllaDB has this table; its release is the Cassandra that it is compatible with.
     let has = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'versions'";
     if !text(session, has).await.map_err(|error| unsaid(&error))?.is_empty() {
@@ -49,7 +49,7 @@ pub async fn kind(session: &Session) -> Result<Kind, DatabaseError> {
 ///
 /// # Errors
 /// As [`kind`], and the account may not read that table.
-pub async fn server(session: &Session) -> Result<Server, DatabaseError> {
+pub(super) async fn server(session: &Session) -> Result<Server, DatabaseError> {
     match kind(session).await? {
         Kind::Cassandra(major) => Ok(Server::Cassandra(major)),
         Kind::Scylla => {
@@ -90,7 +90,7 @@ async fn text(session: &Session, query: &str) -> Result<String, ExecutionError> 
 }
 
 /// The layout for this configuration and this database.
-pub fn layout(config: &Options, server: Server) -> Layout {
+pub(super) fn layout(config: &Options, server: Server) -> Layout {
     Layout {
         keyspace: config.keyspace.clone(),
         replication_factor: config.replication_factor,
@@ -103,7 +103,7 @@ pub fn layout(config: &Options, server: Server) -> Layout {
 ///
 /// # Errors
 /// The database does not answer.
-pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>, DatabaseError> {
+pub(super) async fn version(session: &Session, config: &Options) -> Result<Option<i32>, DatabaseError> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{PART}'");
     let mut statement = Statement::new(query);
@@ -130,7 +130,7 @@ pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>,
 ///
 /// # Errors
 /// The database refuses a statement, or the tables are newer than this build.
-pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
+pub(super) async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
     let layout = layout(config, server(session).await?);
     let from = version(session, config).await?;
     if from.is_none() {
@@ -143,7 +143,7 @@ pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, Dat
 ///
 /// # Errors
 /// As [`create`], and there are no tables.
-pub async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
+pub(super) async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
     let layout = layout(config, server(session).await?);
     let Some(from) = version(session, config).await? else {
         return Err(DatabaseError::lasting(format!(

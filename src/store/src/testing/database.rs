@@ -6,8 +6,9 @@ use std::time::Duration;
 use shards::process_clock::ProcessClock;
 
 use crate::scylla::connect::connect;
+use crate::scylla::operator::Operator;
 use crate::scylla::options::{Level, Options};
-use crate::scylla::{ConnectOptions, Scylla, schema, schema_apply};
+use crate::scylla::{ConnectOptions, Scylla, schema};
 
 /// Configuration of a test's connection to the database.
 pub fn options(nodes: &str) -> Options {
@@ -38,11 +39,7 @@ pub fn shared() -> &'static Options {
 
 /// Makes the tables where they are not there.
 pub fn make_tables(config: &Options) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let session = connect(config).await.expect("the database answers");
-        schema_apply::create(&session, config).await.expect("tables");
-    });
+    Operator::connect(config).expect("the database answers").create().expect("tables");
 }
 
 /// A store in standing time: the present of the laws lies in the future, and their clocks in 1970.
