@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::Registry;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::{fail, status};
 use crate::config::keys::KEYS;
@@ -136,12 +137,13 @@ fn subscriber<W>(log: &Log, writer: W) -> Box<dyn tracing::Subscriber + Send + S
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::builder().parse_lossy(&log.level);
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(log.color).with_writer(writer);
+    let lines = fmt::layer().with_ansi(log.color).with_writer(writer);
+    // Levels stand outermost: what they refuse is refused before it is an event.
     match log.format {
-        LogFormat::Text => Box::new(lines.finish()),
+        LogFormat::Text => Box::new(Registry::default().with(lines).with(log.level.clone())),
         LogFormat::Json => {
-            Box::new(lines.json().flatten_event(true).with_current_span(false).with_span_list(false).finish())
+            let lines = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
+            Box::new(Registry::default().with(lines).with(log.level.clone()))
         }
     }
 }
@@ -199,6 +201,7 @@ impl FromArgMatches for Args {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use tracing_subscriber::filter::{LevelFilter, Targets};
 
     use super::*;
     use crate::commands::Cli;
@@ -276,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_log_is_text_or_one_object_a_line() {
-        let log = |format| Log { level: "info".to_owned(), format, color: false };
+        let log = |format| Log { level: Targets::new().with_default(LevelFilter::INFO), format, color: false };
         for format in [LogFormat::Text, LogFormat::Json] {
             let kept = crate::node::tests::events::Log::default();
             tracing::subscriber::with_default(subscriber(&log(format), kept.clone()), || {
@@ -294,6 +297,22 @@ mod tests {
                     (&"INFO".into(), &7.into(), &"node stopped".into())
                 );
             }
+        }
+    }
+
+    /// A level that the log has not is not looked at where it is logged: that would cost on every path of the driver.
+    #[test]
+    fn a_subscriber_names_the_most_detail_that_its_log_takes() {
+        for (text, most) in [
+            ("info", LevelFilter::INFO),
+            ("error", LevelFilter::ERROR),
+            ("off", LevelFilter::OFF),
+            ("error,murre::clients=debug", LevelFilter::DEBUG),
+        ] {
+            let set = format!("log.level={text}");
+            let config = Config::load(&Sources { sets: vec![set], ..Sources::default() }).unwrap();
+            let log = crate::node::tests::events::Log::default();
+            assert_eq!(subscriber(&config.log, log).max_level_hint(), Some(most), "{text}");
         }
     }
 

@@ -325,7 +325,7 @@ keys! {
     "log.level" = "info",
         "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",
         "Level of the log on standard error. debug adds the events of each client.",
-        |c, raw| { c.log.level = words::directives(raw.text()?)?; Some(()) };
+        |c, raw| { c.log.level = words::targets(raw.text()?)?; Some(()) };
     "log.format" = "text",
         "text, or json for one object a line",
         "Form of a log line.",

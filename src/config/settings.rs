@@ -11,6 +11,7 @@ use protocol::wire::forwarded::Kind;
 use protocol::wire::url::HttpUrl;
 use shards::strangers::Prefix;
 use store::scylla::options::Options;
+use tracing_subscriber::filter::Targets;
 
 use super::parse::Secret;
 
@@ -281,8 +282,7 @@ pub enum DrainMode {
 /// `log.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// A level, or directives as of the crate `tracing-subscriber`.
-    pub level: String,
+    pub level: Targets,
     pub format: LogFormat,
     pub color: bool,
 }

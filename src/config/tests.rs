@@ -13,6 +13,7 @@ mod tls;
 use std::time::Duration;
 
 use store::scylla::options::Password;
+use tracing::Level;
 
 use super::keys::KEYS;
 use super::*;
@@ -418,11 +419,19 @@ fn a_level_of_the_log_that_is_none_is_refused_with_its_line_and_the_nearest() {
         assert!(said.starts_with(&format!("murre.toml line 3: invalid value {text:?} for log.level; ")), "{said}");
         assert!(said.ends_with(&format!("; did you mean {nearest}?")), "{said}");
     }
+    for text in ["", "info,", "[conn]=debug", "murre[conn]=debug", "murre{a=1}=debug", "a b=info"] {
+        let said = refusal(&sets(&[&format!("log.level={text}")]));
+        assert!(said.contains("for log.level"), "{said}");
+    }
+    assert!(load(&sets(&["log.level=a=debug,a=warn"])).log.level.would_enable("a", &Level::WARN));
+    assert!(!load(&sets(&["log.level=a=debug,a=warn"])).log.level.would_enable("a", &Level::INFO));
     for text in ["error", "WARN", "info", "debug", "trace", "off", "murre::edge=debug", "warn,scylla=off,murre=trace"] {
         load(&sets(&[&format!("log.level={text}")]));
     }
     // A directive does not silence the modules that it does not name.
-    assert_eq!(load(&sets(&["log.level=murre::edge=debug"])).log.level, "info,murre::edge=debug");
+    let level = load(&sets(&["log.level=murre::edge=debug"])).log.level;
+    assert!(level.would_enable("murre::edge", &Level::DEBUG) && level.would_enable("scylla", &Level::INFO));
+    assert!(!level.would_enable("scylla", &Level::DEBUG));
     let said = refusal(&sets(&["store.kind=embeded"]));
     assert!(said.ends_with("; did you mean embedded?"), "{said}");
 }

@@ -1,4 +1,6 @@
-//! The most similar word or name for a wrong one, and the check of log levels.
+//! The most similar word or name for a wrong one, and the levels of the log.
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::key::Key;
 
@@ -43,29 +45,28 @@ pub(super) fn nearest(key: &str, text: &str) -> Option<String> {
     nearest_of(words, text).map(str::to_owned)
 }
 
-/// The directives of `log.level`, with the level info for modules that none of them names; `None` for a text that is no
-/// level.
-///
-/// The filter of the log itself takes any word for the name of a module and logs nothing else then.
-pub(super) fn directives(text: &str) -> Option<String> {
-    let items = || text.split(',').map(str::trim);
-    // A list of fields has commas of its own, so it is left to the filter.
-    let is_plain = !text.contains(['[', '{']);
-    if is_plain && !items().all(|item| is_level(item) || targeted(item).is_some_and(|(_, level)| is_level(level))) {
-        return None;
+/// The levels of `log.level` by target. A target that the text does not name has the level that stands alone in the
+/// text, else info. `None`: the text has a word that is no level.
+pub(super) fn targets(text: &str) -> Option<Targets> {
+    let (mut targets, mut default) = (Targets::new(), LevelFilter::INFO);
+    for item in text.split(',').map(str::trim) {
+        match targeted(item) {
+            Some((target, level)) => targets = targets.with_target(target, level_of(level)?),
+            None => default = level_of(item)?,
+        }
     }
-    tracing_subscriber::EnvFilter::builder().parse(text).ok()?;
-    let has_level = text.is_empty() || items().any(is_level);
-    (!text.is_empty()).then(|| if has_level { text.to_owned() } else { format!("info,{text}") })
+    // Once, at the end: the most detail that targets had at any time decides which events are looked at.
+    Some(targets.with_default(default))
 }
 
-fn is_level(text: &str) -> bool {
-    LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text))
+fn level_of(text: &str) -> Option<LevelFilter> {
+    LEVELS.iter().find(|level| level.eq_ignore_ascii_case(text))?.parse().ok()
 }
 
 /// `murre::edge=debug`: module and level.
 fn targeted(item: &str) -> Option<(&str, &str)> {
-    item.split_once('=').filter(|(module, _)| !module.is_empty() && !module.contains(char::is_whitespace))
+    let is_path = |module: &str| !module.is_empty() && module.chars().all(|c| c.is_alphanumeric() || "_:-".contains(c));
+    item.split_once('=').filter(|(module, _)| is_path(module))
 }
 
 fn nearest_level(text: &str) -> Option<String> {

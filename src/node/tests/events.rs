@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::Mutex;
 
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::*;
 
@@ -18,8 +20,9 @@ impl Log {
 
     /// Runs `body` with a log of this level that is kept here.
     pub(crate) fn of<T>(&self, level: &str, body: impl FnOnce() -> T) -> T {
-        let lines = tracing_subscriber::fmt().with_env_filter(level).with_ansi(false).with_writer(self.clone());
-        tracing::subscriber::with_default(lines.finish(), body)
+        let level: Targets = level.parse().unwrap();
+        let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_ansi(false);
+        tracing::subscriber::with_default(lines.with_writer(self.clone()).finish().with(level), body)
     }
 
     fn says(&self, wanted: &[&str]) {
