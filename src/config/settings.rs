@@ -1,5 +1,8 @@
 //! The settings of the server, section by section: data without rules. Every other file of this folder imports this
 //! one, and this one none of them but the form of a secret.
+//!
+//! The table of keys (`keys.rs`) says what a setting does. A field has a comment only for what its value means beyond
+//! that: a unit, `None`, zero, an order.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,7 +24,6 @@ pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Directory of keys, store and ledgers.
     pub data_dir: PathBuf,
     pub roles: Roles,
     /// Maximum number of sockets of this process, on all shards and ports, beside the reserves of the endpoint and node
@@ -71,9 +73,8 @@ pub struct Shards {
     pub cores: Vec<u32>,
     /// Number of shards; 0: one per core. More than cores: they share cores in turn.
     pub count: u16,
-    /// Connections that wait in each listening socket at most; the kernel's net.core.somaxconn bounds it, too.
+    /// Connections of each listening socket.
     pub backlog: u16,
-    /// Choice of the shard for a new connection.
     pub steer: Steer,
 }
 
@@ -90,17 +91,13 @@ pub enum Steer {
 /// `websocket.*`.
 #[derive(Clone, Debug, Default)]
 pub struct WebSocket {
-    /// Addresses for user agents.
     pub listen: Vec<SocketAddr>,
-    /// Addresses for user agents over TLS.
     pub tls_listen: Vec<SocketAddr>,
     /// From upgrade to hello.
     pub hello_timeout: Duration,
     /// Between server pings; zero: none.
     pub auto_ping_interval: Duration,
-    /// From a server ping to its pong.
     pub auto_ping_timeout: Duration,
-    /// `{}` more often than this closes with 4774.
     pub ping_min_interval: Duration,
     /// WebSockets beyond which new ones are sent elsewhere; 0: none are.
     pub welcome: u32,
@@ -109,9 +106,7 @@ pub struct WebSocket {
 /// `endpoint.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoint {
-    /// Addresses for the POSTs of app servers.
     pub listen: Vec<SocketAddr>,
-    /// Addresses for the POSTs of app servers over TLS.
     pub tls_listen: Vec<SocketAddr>,
     /// Start of endpoint URLs, no slash at the end; `None`: `https://` and the first of `public.domain`, or `https://`,
     /// the first name of the first certificate and the port of `public.listen` or `tls_listen`, or `http://` and the
@@ -119,7 +114,6 @@ pub struct Endpoint {
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
-    /// Form of new endpoint tokens.
     pub tokens: TokenForm,
     /// POSTs per second to one endpoint; 0: no limit.
     pub token_rate: u32,
@@ -134,27 +128,21 @@ pub struct Endpoint {
 /// `http.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Http {
-    /// From the first byte of a request to its last.
     pub request_timeout: Duration,
-    /// From an answer to the next request.
     pub keep_alive: Duration,
 }
 
 /// `node.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Addresses for calls of other nodes.
     pub listen: Vec<SocketAddr>,
     /// URL of this node in presence rows; `None`: `https://` and the first address of `tls.listen`, or `http://` and
     /// that of `listen`.
     pub url: Option<String>,
     /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
     pub keys: Vec<Secret>,
-    /// Maximum number of connections to each other node.
     pub connections: u16,
-    /// For a connection to another node.
     pub connect_timeout: Duration,
-    /// For a call of another node.
     pub request_timeout: Duration,
     /// PEM certificates of the authorities of other nodes; `None`: those that this host trusts.
     pub ca: Option<PathBuf>,
@@ -166,7 +154,6 @@ pub struct Node {
 pub struct Admin {
     /// Addresses for operators; empty: none.
     pub listen: Vec<SocketAddr>,
-    /// Addresses for operators over TLS.
     pub tls_listen: Vec<SocketAddr>,
     /// Host names of requests that are answered, in lower case, beside `localhost` and IP addresses.
     pub hosts: Vec<String>,
@@ -177,11 +164,8 @@ pub struct Admin {
 pub struct Broadcast {
     /// The broadcast source; `None`: only the operator sets broadcasts.
     pub url: Option<HttpUrl>,
-    /// Sent to the source as `Authorization: Bearer`.
     pub token: Option<Secret>,
-    /// Between two polls of the source.
     pub interval: Duration,
-    /// Time within which every session is told of a change.
     pub spread: Duration,
 }
 
@@ -189,14 +173,13 @@ pub struct Broadcast {
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     pub kind: StoreKind,
-    /// Bytes of the block cache.
+    /// Bytes.
     pub cache: u64,
     /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
     pub max_bytes: u64,
     /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound; `None`: as the
     /// kind of store has it.
     pub user_bytes_per_day: Option<u64>,
-    /// Maximum difference between the time of a node and the clocks of the database.
     pub max_skew: Duration,
     pub scylla: Options,
 }
@@ -204,25 +187,19 @@ pub struct Store {
 /// `store.kind`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StoreKind {
-    /// In the data directory.
     #[default]
     Embedded,
-    /// In memory: for tests and trials, gone when the process ends.
     Memory,
-    /// In ScyllaDB or Cassandra, shared by the nodes of a cluster.
     Scylla,
 }
 
 /// `delivery.*` (ARCHITECTURE.md 3).
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
-    /// Unacked notifications of one session.
+    /// Notifications of one session.
     pub window: u16,
-    /// Store before sending.
     pub durable: bool,
-    /// A direct unacked for this long is saved to storage.
     pub spill_after: Duration,
-    /// A notification unacked for this long is sent again.
     pub retry_after: Duration,
     /// Deliveries after which a message that is never acked ends; 0: never.
     pub attempts_max: u8,
@@ -230,7 +207,6 @@ pub struct Delivery {
     pub release_on_activity: Duration,
     /// Stored messages of one drain beyond which the user is reset; 0: never.
     pub msg_limit: u32,
-    /// Bytes of the ledger log of one shard.
     pub ledger_bytes: u64,
 }
 
@@ -239,7 +215,6 @@ pub struct Delivery {
 pub struct SimplePush {
     /// Target of wake-up calls; `None`: there are none.
     pub wake_url: Option<HttpUrl>,
-    /// User agents that do not request WebPush are in SimplePush mode.
     pub enabled: bool,
     /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
     pub wake_timeout: Duration,
@@ -248,7 +223,7 @@ pub struct SimplePush {
 /// `hello.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hello {
-    /// The channels of a hello are the truth (PROTOCOL.md 1.5).
+    /// Authoritative channels of a hello (PROTOCOL.md 1.5).
     pub reconcile: bool,
 }
 
@@ -264,7 +239,7 @@ pub struct Relay {
 pub struct Drain {
     /// From SIGTERM to the first session that is closed: health pages say 503 meanwhile.
     pub delay: Duration,
-    /// Sessions closed per second on SIGTERM, on all shards together.
+    /// Sessions per second, on all shards together.
     pub rate: u32,
     pub mode: DrainMode,
 }
@@ -272,10 +247,8 @@ pub struct Drain {
 /// `drain.mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DrainMode {
-    /// Every session is closed with 1001.
     #[default]
     Close,
-    /// Sessions are frozen, and go on in the next process.
     Hibernate,
 }
 
@@ -292,7 +265,6 @@ pub struct Log {
 pub enum LogFormat {
     #[default]
     Text,
-    /// One JSON object a line.
     Json,
 }
 
@@ -334,7 +306,6 @@ pub struct Strangers {
     pub(super) handshakes: Option<u32>,
     pub(super) new_users: Option<u32>,
     pub(super) registers: Option<u32>,
-    /// Networks whose addresses are not counted.
     pub(super) exempt: Vec<Prefix>,
 }
 
@@ -343,9 +314,7 @@ pub struct Strangers {
 pub struct Proxy {
     /// Callers that are believed; empty: none, and both ways are off.
     pub trusted: Vec<Prefix>,
-    /// Connections of the WebSocket, endpoint and public listeners begin with a PROXY header.
     pub protocol: bool,
-    /// Field that names the caller of a request.
     pub header: Option<Kind>,
 }
 
@@ -358,7 +327,6 @@ pub struct ServerTls {
     pub key: Vec<PathBuf>,
     pub unknown_name: UnknownName,
     pub min_version: MinVersion,
-    /// From accept to the end of the handshake.
     pub handshake_timeout: Duration,
     /// Seconds in `Strict-Transport-Security` of answers over TLS; `None`: as `public.domain` has it.
     pub(super) hsts: Option<u32>,
@@ -369,20 +337,16 @@ pub struct ServerTls {
 /// `tls.unknown_name`: certificate for a name that none of them has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UnknownName {
-    /// None: the handshake ends.
     #[default]
     Refuse,
-    /// The first one.
     Default,
 }
 
 /// `tls.min_version`: oldest version of TLS that is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MinVersion {
-    /// TLS 1.3 only.
     #[default]
     Tls13,
-    /// TLS 1.2 too.
     Tls12,
 }
 
@@ -391,7 +355,6 @@ pub enum MinVersion {
 pub struct ClientCertificates {
     /// PEM certificates of the authorities; `None`: clients are asked for no certificate.
     pub ca: Option<PathBuf>,
-    /// A handshake without a certificate fails.
     pub required: bool,
 }
 
@@ -402,7 +365,6 @@ pub struct NodeTls {
     pub listen: Vec<SocketAddr>,
     /// Certificate of this node and those that lead to its authority, PEM; `None`: those of `tls.cert`.
     pub cert: Option<PathBuf>,
-    /// The key of `cert`, PEM.
     pub key: Option<PathBuf>,
     /// `node.tls.client_ca` and `node.tls.client_required`.
     pub clients: ClientCertificates,
@@ -411,9 +373,7 @@ pub struct NodeTls {
 /// `acme.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Acme {
-    /// The operator agrees to the terms of the authority; without it nothing is ordered.
     pub agree: bool,
-    /// Address that the authority writes to.
     pub email: Option<String>,
     /// URL of the directory of the authority; `None` only before the defaults are set.
     pub directory: Option<HttpUrl>,
@@ -441,18 +401,16 @@ pub struct Bridge {
     pub auth_keys: Vec<Secret>,
     /// First registrations per second on this node; 0: no limit.
     pub registration_rate: u32,
-    /// The bridge for tests is there.
     pub stub: bool,
 }
 
 /// Bounds and trust of the calls of mobile bridges.
 #[derive(Clone, Debug, Default)]
 pub struct BridgeCalls {
-    /// Calls of each profile that are under way.
+    /// Calls of each profile.
     pub max_in_flight: u16,
     /// Calls of each profile that wait.
     pub queue: u16,
-    /// Bytes of the bodies that wait, of all profiles.
     pub queue_bytes: usize,
     /// PEM certificates of the authorities of the services; `None`: those that this host trusts.
     pub ca_file: Option<PathBuf>,
@@ -465,16 +423,13 @@ pub struct Fcm {
     pub credentials: Option<Secret>,
     /// URL of the service; `None` only before the defaults are set.
     pub base_url: Option<HttpUrl>,
-    /// For one notification.
     pub timeout: Duration,
     /// Seconds that FCM keeps a notification at least, and at most.
     pub min_ttl: u32,
     pub max_ttl: u32,
-    /// Bytes of the data of one notification.
+    /// Bytes.
     pub max_data: usize,
-    /// Notifications of one topic replace each other at FCM.
     pub collapse: bool,
-    /// Connections of each profile.
     pub connections: u8,
 }
 
@@ -483,13 +438,10 @@ pub struct Fcm {
 pub struct Apns {
     /// Channels as JSON text, or the file that holds it; `None`: there is no such bridge.
     pub channels: Option<Secret>,
-    /// For one notification.
     pub timeout: Duration,
-    /// After which a connection without notifications is closed.
     pub idle_timeout: Duration,
-    /// Bytes of one payload.
+    /// Bytes.
     pub max_data: usize,
-    /// Connections of each channel.
     pub connections: u8,
 }
 
@@ -512,7 +464,6 @@ pub struct Forward {
 pub struct Hibernate {
     /// Silence in both directions after which the connection of a user agent is frozen, from 30 s; `None`: none is.
     pub after: Option<Duration>,
-    /// Number of the packet queue (NFQUEUE).
     pub queue: u16,
     /// Directory of a tmpfs for records of frozen connections, which then outlive the process.
     pub dir: Option<PathBuf>,
