@@ -121,12 +121,13 @@ impl Bench {
         }
     }
 
-    /// Turns until nothing has happened for a while.
+    /// Turns until nothing has happened for a while, and for many turns: on a busy host, a while may be one turn.
     pub(super) fn settle(&mut self) {
-        let mut quiet = Instant::now();
-        while quiet.elapsed() < Duration::from_millis(30) {
+        let (mut quiet, mut idle_turns) = (Instant::now(), 0);
+        while quiet.elapsed() < Duration::from_millis(30) || idle_turns < 100 {
+            idle_turns += 1;
             if self.turn() {
-                quiet = Instant::now();
+                (quiet, idle_turns) = (Instant::now(), 0);
             }
         }
     }

@@ -101,6 +101,7 @@ fn rule_6_a_blocked_socket_holds_one_tail() {
         let mut client = bench.websocket();
         client.say(b"N 400\n");
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
+        bench.until("the last is given back", |bench| bench.log(0).contains(&"unsent 399".to_owned()));
         bench.settle();
         let conn = bench.shards[0].machine.opened[0];
         let buffers = bench.shards[0].conns.get(conn).unwrap().buffers;
