@@ -116,11 +116,11 @@ def test_a_stalled_service_is_answered_by_the_deadline(start, services, bridge, 
     browser, sender = Browser(server), AppServer()
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
 
-        def post():
+        def post(number):
             began = time.monotonic()
-            return told(device.post()), time.monotonic() - began
+            return told(device.post(b"encrypted %d" % number)), time.monotonic() - began
 
-        replies = [pool.submit(post) for _ in range(10)]
+        replies = [pool.submit(post, number) for number in range(10)]
         # The others are served meanwhile.
         exchange(browser, sender)
         assert Device(server, "stub", app="success").post().status_code == 201
@@ -129,7 +129,9 @@ def test_a_stalled_service_is_answered_by_the_deadline(start, services, bridge, 
             assert outcome == (502, 903, None) and seconds >= 1.9
             assert seconds < 8, "the host of the tests may be slow, but not by so much"
     browser.close()
-    assert len(calls_of(server, device)) == 10, "no retry: the service may have taken it"
+    # On a busy host, the time of a call may end before it is sent.
+    bodies = [call["body"] for call in calls_of(server, device)]
+    assert bodies and len(set(bodies)) == len(bodies) <= 10, "no retry: the service may have taken it"
     server.wait_for_errors(bridge, "timeout", 10)
     assert device.is_known() and healthy.post().status_code == 201
 
