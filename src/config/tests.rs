@@ -4,6 +4,7 @@ mod access;
 mod acme;
 mod forward;
 mod hibernate;
+mod log;
 mod proxy;
 mod public;
 mod shared_store;
@@ -13,7 +14,6 @@ mod tls;
 use std::time::Duration;
 
 use store::scylla::options::Password;
-use tracing::Level;
 
 use super::keys::KEYS;
 use super::*;
@@ -278,6 +278,12 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
 }
 
 #[test]
+fn a_wrong_word_is_refused_with_the_nearest() {
+    let said = refusal(&sets(&["store.kind=embeded"]));
+    assert!(said.ends_with("; did you mean embedded?"), "{said}");
+}
+
+#[test]
 fn durations_sizes_cores_and_urls_are_read_as_documented() {
     let config = load(&sets(&[
         "websocket.hello_timeout=250ms",
@@ -404,36 +410,6 @@ fn settings_of_a_shared_store_that_exclude_each_other_are_refused() {
     ] {
         assert_eq!(refusal(&sets(&[setting])), said);
     }
-}
-
-#[test]
-fn a_level_of_the_log_that_is_none_is_refused_with_its_line_and_the_nearest() {
-    for (text, nearest) in [
-        ("verbose", "debug"),
-        ("warning", "warn"),
-        ("Inof", "info"),
-        ("info,murre::edge=debgu", "info,murre::edge=debug"),
-        ("murre::edge", "murre::edge=debug"),
-    ] {
-        let said = File::new(&format!("[log]\n\nlevel = \"{text}\"\n")).refusal();
-        assert!(said.starts_with(&format!("murre.toml line 3: invalid value {text:?} for log.level; ")), "{said}");
-        assert!(said.ends_with(&format!("; did you mean {nearest}?")), "{said}");
-    }
-    for text in ["", "info,", "[conn]=debug", "murre[conn]=debug", "murre{a=1}=debug", "a b=info"] {
-        let said = refusal(&sets(&[&format!("log.level={text}")]));
-        assert!(said.contains("for log.level"), "{said}");
-    }
-    assert!(load(&sets(&["log.level=a=debug,a=warn"])).log.level.would_enable("a", &Level::WARN));
-    assert!(!load(&sets(&["log.level=a=debug,a=warn"])).log.level.would_enable("a", &Level::INFO));
-    for text in ["error", "WARN", "info", "debug", "trace", "off", "murre::edge=debug", "warn,scylla=off,murre=trace"] {
-        load(&sets(&[&format!("log.level={text}")]));
-    }
-    // A directive does not silence the modules that it does not name.
-    let level = load(&sets(&["log.level=murre::edge=debug"])).log.level;
-    assert!(level.would_enable("murre::edge", &Level::DEBUG) && level.would_enable("scylla", &Level::INFO));
-    assert!(!level.would_enable("scylla", &Level::DEBUG));
-    let said = refusal(&sets(&["store.kind=embeded"]));
-    assert!(said.ends_with("; did you mean embedded?"), "{said}");
 }
 
 #[test]

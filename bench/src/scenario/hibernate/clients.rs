@@ -1,24 +1,21 @@
 //! User agents that freeze their own ends, so that those cost no kernel memory: the kernel has the ends of sessions
 //! that speak, and no others.
-//!
-//! A source address and port belong to one session for ever: a frozen tuple looks free to the kernel, which would give
-//! it away.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hibernate::{Buffers, ConnName, Frozen, Gate, News, Ports, ShardGate, Tuple, freeze, set_live};
+use hibernate::{ConnName, Frozen, Gate, News, Ports, ShardGate, Tuple, freeze, set_live};
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use super::fleet::{Counts, Fleet, Received};
+use super::socket::{self, BUFFERS};
 use crate::alarm::{self, Alarm};
 use crate::fleet::codec::{self, Message};
 use crate::frame;
@@ -26,13 +23,6 @@ use crate::publishers::{Answer, Publishers, TOKEN_BASE};
 
 /// Token of the gate.
 const GATE: Token = Token(TOKEN_BASE - 1);
-
-/// Buffers of the sockets of both lives. A message is far smaller.
-const BUFFERS: Buffers = Buffers { send: 16 << 10, receive: 16 << 10 };
-
-/// Ports of one source address, from [`FIRST_PORT`] on.
-const PORTS: u32 = 60_000;
-const FIRST_PORT: u32 = 2_000;
 
 /// Time from the last word of a session to its freeze. The server delays its acknowledgement by 40 ms.
 const REST: Duration = Duration::from_millis(60);
@@ -173,18 +163,7 @@ impl Clients {
 
     /// Begins the connection of a session, each once.
     pub fn connect(&mut self, number: u32) -> io::Result<()> {
-        let source = u32::from(self.fleet.first_source) + number / PORTS;
-        let port = (FIRST_PORT + number % PORTS) as u16;
-        let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        set_live(&socket, true)?;
-        socket.set_send_buffer_size(BUFFERS.send as usize)?;
-        socket.set_recv_buffer_size(BUFFERS.receive as usize)?;
-        socket.set_tcp_nodelay(true)?;
-        socket.bind(&SocketAddr::from(SocketAddrV4::new(source.into(), port)).into())?;
-        match socket.connect(&self.fleet.server.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
-            _ => {}
-        }
+        let socket = socket::connect(&self.fleet, number)?;
         self.arriving += 1;
         self.enter(number, socket, Step::Connecting, None)
     }

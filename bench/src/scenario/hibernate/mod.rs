@@ -4,9 +4,10 @@
 //! Server and generator are in network namespaces of their own, or in one; `bench/measure hibernate` makes them.
 //! Notifications to frozen sessions are measured with the end of the user agent thawed before, as a phone's would be.
 //!
-//! Modules in suggested reading order: what both sides know, the user agents, CPU time, facts of the host.
+//! Modules in suggested reading order: what both sides know, sockets, the user agents, CPU time, facts of the host.
 
 mod fleet;
+mod socket;
 mod clients;
 mod cpu_time;
 mod readings;
