@@ -103,12 +103,12 @@ fn perform(task: Task) -> Result<String, Failure> {
         }
         Task::Create(store) => {
             let config = store.reach()?.store.scylla;
-            let applied = Operator::connect(&config).and_then(|to| to.create()).map_err(Failure::of)?;
+            let applied = Operator::connect(&config).and_then(|operator| operator.create()).map_err(Failure::of)?;
             Ok(said(&config, &applied, "made"))
         }
         Task::Migrate(store) => {
             let config = store.reach()?.store.scylla;
-            let applied = Operator::connect(&config).and_then(|to| to.migrate()).map_err(Failure::of)?;
+            let applied = Operator::connect(&config).and_then(|operator| operator.migrate()).map_err(Failure::of)?;
             Ok(said(&config, &applied, "brought up to date"))
         }
         Task::Check(store) => {
@@ -128,7 +128,9 @@ fn perform(task: Task) -> Result<String, Failure> {
 fn for_which(database: Option<Database>, config: &Options) -> Result<Server, Failure> {
     match database {
         Some(Database::Cassandra) => Ok(Server::Cassandra(5)),
-        None if !config.nodes.is_empty() => Operator::connect(config).and_then(|to| to.server()).map_err(Failure::of),
+        None if !config.nodes.is_empty() => {
+            Operator::connect(config).and_then(|operator| operator.server()).map_err(Failure::of)
+        }
         Some(Database::Scylla) | None => Ok(Server::Scylla { incremental: true }),
     }
 }

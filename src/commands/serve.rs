@@ -137,13 +137,13 @@ fn subscriber<W>(log: &Log, writer: W) -> Box<dyn tracing::Subscriber + Send + S
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
+    let registry = Registry::default().with(log.level.clone());
     let lines = fmt::layer().with_ansi(log.color).with_writer(writer);
-    // Levels stand outermost: what they refuse is refused before it is an event.
     match log.format {
-        LogFormat::Text => Box::new(Registry::default().with(lines).with(log.level.clone())),
+        LogFormat::Text => Box::new(registry.with(lines)),
         LogFormat::Json => {
             let lines = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
-            Box::new(Registry::default().with(lines).with(log.level.clone()))
+            Box::new(registry.with(lines))
         }
     }
 }
@@ -300,7 +300,8 @@ mod tests {
         }
     }
 
-    /// A level that the log has not is not looked at where it is logged: that would cost on every path of the driver.
+    /// An event with more detail than this hint ends at the comparison of a number. With a hint that is too high, each
+    /// event of every library asks the subscriber.
     #[test]
     fn a_subscriber_names_the_most_detail_that_its_log_takes() {
         for (text, most) in [
