@@ -77,6 +77,15 @@ impl ProcessClock {
         self.unix_us().saturating_add(self.late_us.load(Ordering::Relaxed)).max(host)
     }
 
+    /// Returns the time of the host, corrected by its known error, if it differs from this one by a second or more: a
+    /// step awaits confirmation. A time that the clock of a peer made is good if either of them allows it.
+    pub fn host_in_doubt(&self) -> Option<UnixSeconds> {
+        let wrong_us = self.host_wrong_us.load(Ordering::Relaxed);
+        let host_us = self.host.unix_us().saturating_add_signed(wrong_us.saturating_neg());
+        let differs = host_us > 0 && host_us.abs_diff(self.unix_us()) >= DOUBT_US_MIN;
+        differs.then_some(UnixSeconds(host_us / 1_000_000))
+    }
+
     /// Returns the lead of the host's clock in microseconds; negative when it is behind.
     pub fn host_offset_us(&self) -> i64 {
         let mut gap = 0;
@@ -155,6 +164,8 @@ impl HostClock {
 /// Tries to read two clocks at one time, and the longest time between two such reads, in microseconds.
 const READS_MAX: usize = 5;
 const READ_US_MAX: u64 = 1_000;
+/// Difference of two clocks, in microseconds, from which they do not agree on the second.
+const DOUBT_US_MIN: u64 = 1_000_000;
 /// An origin so far ahead is not reached.
 const FAR_AHEAD: Duration = Duration::from_secs(1 << 30);
 
@@ -204,8 +215,29 @@ mod tests {
     }
 
     #[test]
+    fn the_host_clock_is_in_doubt_from_its_step_until_that_is_judged() {
+        let host = HostClock::default();
+        let wall = ProcessClock::of(host.clone());
+        assert_eq!(wall.host_in_doubt(), None);
+        for off in [HOUR_US as i64, -(HOUR_US as i64)] {
+            host.set_off(off);
+            let doubted = wall.host_in_doubt().unwrap();
+            let wanted = wall.unix_us().saturating_add_signed(off) / 1_000_000;
+            assert!(doubted.0.abs_diff(wanted) < SLOW_US / 1_000_000);
+            wall.mark_host_wrong(wall.host_offset_us(), 0);
+            assert_eq!(wall.host_in_doubt(), None, "known to be wrong");
+            wall.trust();
+            wall.apply_step(wall.host_offset_us());
+            assert_eq!(wall.host_in_doubt(), None, "taken over");
+            host.set_off(0);
+            wall.apply_step(wall.host_offset_us());
+        }
+    }
+
+    #[test]
     fn a_wall_that_stands_tells_one_time() {
         let wall = ProcessClock::standing(5_000_000);
+        assert_eq!(wall.host_in_doubt(), None);
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!((wall.now().mono, wall.latest_us(), wall.unix()), (Instant(0), 5_000_000, UnixSeconds(5)));
     }

@@ -6,6 +6,7 @@
 mod bridges;
 mod certificates;
 mod chain;
+mod endpoint_url;
 pub mod checks;
 pub mod facts;
 mod finding;
@@ -63,6 +64,7 @@ pub fn run(args: Args) -> ExitCode {
     }
     let mut findings = checks::examine(&Facts::read(&args.root, here), wanted);
     if here {
+        findings.extend(endpoint_url::examine(&config));
         findings.extend(certificates::examine(&config));
         findings.extend(bridges::examine(&config, args.online));
         findings.extend(hibernation::examine(&config));

@@ -14,6 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{ConfigArgs, fail, status};
 use protocol::webpush::endpoint::{EndpointToken, TokenForm, Tokens, parse_path};
+use protocol::wire::url::Origin;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -95,7 +96,8 @@ fn inspect(url: &str, keys: &[String]) -> Result<InspectedToken, String> {
         .ok_or("this is not an endpoint URL: it must end in /wpush/v1/TOKEN, /v2/TOKEN or /v3/TOKEN")?;
     for (at, key) in keys.iter().enumerate() {
         // The origin of the URL does not matter for its token.
-        let tokens = Tokens::new("http://localhost", TokenForm::Short, std::slice::from_ref(key));
+        let base = Origin { https: false, host: "localhost".to_owned(), port: 80 }.into();
+        let tokens = Tokens::new(&base, TokenForm::Short, std::slice::from_ref(key));
         let tokens = tokens.map_err(|_| format!("key {} of {} is not a Fernet key", at + 1, keys.len()))?;
         let Some(opened) = tokens.open(1, token).or_else(|| tokens.open(3, token)) else { continue };
         // A bare token has its version in its contents only.
@@ -172,6 +174,7 @@ mod tests {
 
     use super::*;
     use protocol::webpush::endpoint::Subscription;
+    use protocol::wire::url::BaseUrl;
 
     const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
     const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -179,7 +182,8 @@ mod tests {
     fn url_in(form: TokenForm, key: &str, digest: Option<[u8; 32]>) -> String {
         let subscription = Subscription { uaid: Uaid([0xab; 16]), chid: Chid([0xcd; 16]), key: digest.map(KeyDigest) };
         let mut url = Vec::new();
-        let mut tokens = Tokens::new("https://push.example", form, &[key.to_string()]).unwrap();
+        let mut tokens =
+            Tokens::new(&BaseUrl::parse("https://push.example").unwrap(), form, &[key.to_string()]).unwrap();
         tokens.seal(&subscription, &mut url).unwrap();
         String::from_utf8(url).unwrap()
     }

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use machine::ids::KeyDigest;
-use protocol::webpush::endpoint::split_url;
 use protocol::webpush::key::PointChecker;
-use protocol::wire::url::HttpUrl;
+use protocol::wire::url::{BaseUrl, HttpUrl};
 use shards::strangers::Prefix;
 use store::scylla::options::Password;
 
@@ -201,17 +200,12 @@ pub fn cores(raw: &Raw) -> Option<Vec<u32>> {
 /// Linux supports at most 8,192 CPUs (`CONFIG_NR_CPUS`).
 const CORE_NUMBERS: u64 = 8_192;
 
-/// An absolute `http` or `https` URL without query or fragment, its trailing slashes taken off; nothing is `None`.
-pub fn url(raw: &Raw) -> Option<Option<String>> {
-    let text = raw.text()?;
-    if text.is_empty() {
-        return Some(None);
+/// An absolute `http` or `https` URL without query or fragment; nothing is `None`.
+pub fn url(raw: &Raw) -> Option<Option<BaseUrl>> {
+    match raw.text()? {
+        "" => Some(None),
+        text => BaseUrl::parse(text).map(Some),
     }
-    let url = HttpUrl::parse(text).filter(|_| !text.contains('?'))?;
-    // VAPID names its origin (RFC 8292 section 2): one that is not spelled as senders spell it would refuse them all.
-    let base = text.trim_end_matches('/');
-    let (_, origin) = split_url(base)?;
-    (origin == url.origin().to_string()).then(|| Some(base.to_owned()))
 }
 
 /// A URL that murre calls; nothing is `None`.

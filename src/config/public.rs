@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::error::ConfigError;
 use super::settings::{Config, Public, Roles};
+use protocol::wire::url::BaseUrl;
 
 /// `tls.hsts` with `public.domain`: a year.
 const HSTS_SECONDS: u32 = 31_536_000;
@@ -20,8 +21,8 @@ impl Public {
     }
 
     /// Returns the URL of this server, if it has a name.
-    pub fn url(&self) -> Option<String> {
-        self.domain.first().map(|name| format!("https://{name}"))
+    pub fn url(&self) -> Option<BaseUrl> {
+        self.domain.first().and_then(|name| BaseUrl::parse(&format!("https://{name}")))
     }
 
     /// Returns this port of every interface if the server has a name.

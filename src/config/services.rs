@@ -50,7 +50,7 @@ keys! {
     "node.url" ("node-url" "URL") = "",
         URL,
         "URL at which other nodes reach this node; by default https:// and the first address of node.tls.listen, else http:// and that of node.listen.",
-        |c, raw| { c.node.url = parse::url(raw)?; Some(()) };
+        |c, raw| { c.node.url = parse::url(raw)?.map(|url| url.to_string()); Some(()) };
     #[secret] "node.keys" = "",
         "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
         "Keys of the node API: other nodes must present one of them, and this node presents the first. By default the server makes one in data_dir.",

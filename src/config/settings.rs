@@ -11,7 +11,7 @@ use std::time::Duration;
 use machine::ids::KeyDigest;
 use protocol::webpush::endpoint::TokenForm;
 use protocol::wire::forwarded::Kind;
-use protocol::wire::url::HttpUrl;
+use protocol::wire::url::{BaseUrl, HttpUrl};
 use shards::strangers::Prefix;
 use store::scylla::options::Options;
 use tracing_subscriber::filter::Targets;
@@ -111,7 +111,7 @@ pub struct Endpoint {
     /// Start of endpoint URLs, no slash at the end; `None`: `https://` and the first of `public.domain`, or `https://`,
     /// the first name of the first certificate and the port of `public.listen` or `tls_listen`, or `http://` and the
     /// first listen address.
-    pub url: Option<String>,
+    pub url: Option<BaseUrl>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
     pub tokens: TokenForm,

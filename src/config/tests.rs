@@ -226,7 +226,6 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("endpoint.url=https://", "expected a URL that begins with http://"),
         ("endpoint.url=https://a/?q", "expected a URL that begins with http://"),
         ("endpoint.url=https://a:", "expected a URL that begins with http://"),
-        ("endpoint.url=https://a:0443", "expected a URL that begins with http://"),
         ("endpoint.url=https://a:99999", "expected a URL that begins with http://"),
         ("endpoint.url=https://[::1", "expected a URL that begins with http://"),
         ("tls.unknown_name=first", "expected refuse, or default for the first certificate"),
@@ -293,7 +292,7 @@ fn durations_sizes_cores_and_urls_are_read_as_documented() {
         "delivery.ledger_bytes=8M",
         "shards.cores=2-4,8",
         "shards.count=2",
-        "endpoint.url=https://push.example.org/",
+        "endpoint.url=HTTPS://Push.example.org:443/",
         "broadcast.url=https://Megaphone.example.org/v1/?env=a",
         "broadcast.interval=1m",
     ]));
@@ -303,7 +302,7 @@ fn durations_sizes_cores_and_urls_are_read_as_documented() {
     assert_eq!(config.store.max_bytes, 1_000_000);
     assert_eq!(config.delivery.ledger_bytes, 8 << 20);
     assert_eq!(config.shards.cores, [2, 3, 4, 8]);
-    assert_eq!(config.endpoint.url.as_deref(), Some("https://push.example.org"));
+    assert_eq!(config.endpoint.url.as_ref().map(ToString::to_string).as_deref(), Some("https://push.example.org"));
     let source = config.broadcast.url.expect("a source");
     assert_eq!((source.origin().host.as_str(), source.target()), ("megaphone.example.org", "/v1/?env=a"));
     assert_eq!(config.broadcast.interval, Duration::from_secs(60));

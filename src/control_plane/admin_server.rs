@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::header::HOST;
-use axum::http::{Request, StatusCode};
+use axum::http::uri::PathAndQuery;
+use axum::http::{Request, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -25,6 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use machine::counters;
 use machine::stats::{Board, Counters as _};
+use protocol::wire::percent::decode_unreserved;
 use tls::{ACME_TLS, First, ServerTls};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -116,6 +118,15 @@ pub(super) fn host_of(authority: &str) -> Option<&str> {
         Some((host, port)) => is_port(port).then_some(host),
         None => Some(authority),
     }
+}
+
+/// Returns a target with the unreserved characters of its path decoded: the routes are compared without (RFC 3986
+/// section 6.2.2.2).
+fn decoded(uri: &Uri) -> Uri {
+    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = decode_unreserved(target).parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
 }
 
 /// TLS of a listener.
@@ -283,7 +294,7 @@ impl AdminServer {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         backups: &AtomicUsize,
     ) -> Result<Response, std::convert::Infallible> {
         if let Some(host) = self.hosts.stranger(&request) {
@@ -291,6 +302,7 @@ impl AdminServer {
             tracing::debug!(host, "admin request refused");
             return Ok((StatusCode::MISDIRECTED_REQUEST, UNKNOWN_HOST).into_response());
         }
+        *request.uri_mut() = decoded(request.uri());
         let waits = usize::from(request.uri().path().starts_with("/backups/"));
         backups.fetch_add(waits, Ordering::Relaxed);
         let response = self.service.call(request).await;
@@ -386,6 +398,19 @@ mod tests {
         assert_eq!(request("/", &["127.0.0.1"]), None);
         assert_eq!(request("/", &["127.0.0.1", "evil.example"]).as_deref(), Some("evil.example"));
         assert_eq!(request("http://evil.example/", &["127.0.0.1"]).as_deref(), Some("evil.example"));
+    }
+
+    #[test]
+    fn unreserved_characters_of_a_path_are_decoded() {
+        for (target, wanted) in [
+            ("/%6Detrics?a=%2D", "/metrics?a=-"),
+            ("/backups/a%2Fb%2D", "/backups/a%2Fb-"),
+            ("http://h/%68ealth", "http://h/health"),
+            ("*", "*"),
+            ("/", "/"),
+        ] {
+            assert_eq!(decoded(&target.parse().unwrap()), wanted.parse::<Uri>().unwrap(), "{target}");
+        }
     }
 
     #[test]

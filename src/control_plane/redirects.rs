@@ -23,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use machine::counters;
 use machine::stats::{Board, Counters as _};
+use protocol::wire::percent::decode_unreserved;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
@@ -161,7 +162,7 @@ impl Redirects {
         if !target.starts_with('/') {
             return StatusCode::BAD_REQUEST.into_response();
         }
-        if let Some(token) = request.uri().path().strip_prefix(CHALLENGE) {
+        if let Some(token) = decode_unreserved(request.uri().path()).strip_prefix(CHALLENGE) {
             let Some(answer) = self.challenges.get(token) else { return StatusCode::NOT_FOUND.into_response() };
             self.count(|stats| stats.redirects_challenges += 1);
             let content_type = (CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -285,6 +286,8 @@ mod tests {
         let get = |token: &str| format!("GET {CHALLENGE}{token} HTTP/1.1\r\nHost: push.example.org\r\n\r\n");
         let answer = ask(address, &get("token")).await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\ntoken.thumbprint"), "{answer}");
+        let encoded = get("%74oken").replace("challenge", "%63hallenge");
+        assert!(ask(address, &encoded).await.starts_with("HTTP/1.1 200 "), "RFC 3986 section 6.2.2.2");
         challenges.remove("token");
         for token in ["token", "", "../token"] {
             assert!(ask(address, &get(token)).await.starts_with("HTTP/1.1 404 "), "{token}");

@@ -14,14 +14,16 @@ use super::registering::RegistrationSettings;
 use super::response::VersionInfo;
 use protocol::webpush::endpoint::{BadKey, TokenForm};
 use protocol::webpush::message_id::MessageIds;
+use protocol::wire::url::{BaseUrl, Origin};
+use shards::process_clock::ProcessClock;
 
 /// Configuration of an edge. Plain values: other code reads and checks the settings.
 #[derive(Clone)]
 pub struct EdgeConfig {
     /// `endpoint.url`: base of the URLs given to user agents. VAPID's `aud` must be its origin.
-    pub endpoint_url: String,
-    /// URL of this server for user agents, of scheme `http` or `https` and without a path; the page of `/` shows it.
-    pub agent_url: String,
+    pub endpoint_url: BaseUrl,
+    /// URL of this server for user agents; the page of `/` shows it.
+    pub agent_url: Origin,
     /// `endpoint.tokens`: form of new endpoint tokens.
     pub tokens: TokenForm,
     /// Keys at start; [`super::PushEdge::rekey`] replaces them.
@@ -61,6 +63,9 @@ pub struct EdgeConfig {
     pub forward_rate: Option<Arc<NodeRate>>,
     /// Content of `/__version__`.
     pub version: VersionInfo,
+    /// Clock of the process. Times that the clocks of peers made are judged by the host's too, while it is not known
+    /// which of the two is right (decision 0019).
+    pub clock: Arc<ProcessClock>,
     /// Queue of client events; `None` when the log has no lines for them.
     pub events: Option<Arc<Events>>,
 }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::node_rate::NodeRate;
-use protocol::webpush::endpoint::{BadKey, split_url};
+use protocol::webpush::endpoint::BadKey;
 use protocol::webpush::forward::{ForwardToken, ForwardTokens, Targets};
 use protocol::webpush::key::BearerKeys;
-use protocol::wire::url::HttpUrl;
+use protocol::wire::url::BaseUrl;
 
 /// Start of the paths of forward endpoints.
 pub(super) const PATH: &str = "/fpush/v1/";
@@ -30,22 +30,21 @@ pub(super) struct Forwards {
     pub(super) targets: Targets,
     pub(super) creators: Option<BearerKeys>,
     pub(super) rate: Arc<NodeRate>,
-    /// URL of this server, for the name that no target may have.
-    url: String,
+    /// Name of this server, which no target may have.
+    host: String,
     prefix: String,
 }
 
 impl Forwards {
     pub(super) fn new(
-        url: &str,
+        base: &BaseUrl,
         crypto_keys: &[String],
         rules: &ForwardRules,
         rate: Arc<NodeRate>,
     ) -> Result<Forwards, BadKey> {
-        let (base, _) = split_url(url).ok_or(BadKey::Url)?;
         let (tokens, prefix) = (ForwardTokens::new(crypto_keys)?, format!("{base}{PATH}"));
-        let mut forwards =
-            Forwards { tokens, targets: Targets::default(), creators: None, rate, url: url.to_owned(), prefix };
+        let host = base.origin().host.clone();
+        let mut forwards = Forwards { tokens, targets: Targets::default(), creators: None, rate, host, prefix };
         forwards.set_rules(rules);
         Ok(forwards)
     }
@@ -57,7 +56,7 @@ impl Forwards {
 
     pub(super) fn set_rules(&mut self, rules: &ForwardRules) {
         self.targets = rules.targets.clone();
-        self.targets.own.extend(HttpUrl::parse(&self.url).map(|url| url.origin().host.clone()));
+        self.targets.own.push(self.host.clone());
         // Every shard sets the same.
         self.rate.set(rules.create_rate);
         self.creators = rules.create_token.as_ref().map(|token| BearerKeys::new(std::slice::from_ref(token)));

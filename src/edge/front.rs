@@ -4,6 +4,7 @@ use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
 use super::response::{self, Context, HttpDate};
 use protocol::wire::http1::Head;
+use protocol::wire::url::Origin;
 
 /// The page, written once in both forms.
 pub(super) struct Front {
@@ -16,18 +17,17 @@ pub(super) struct Front {
 const POLICY: &[u8] = b"default-src 'none'; style-src 'unsafe-inline'";
 
 impl Front {
-    /// Creates the page of a server that user agents reach at `url`, `http` or `https` without a path. `registration`
-    /// is a sentence without markup.
-    pub(super) fn new(url: &str, registration: &str) -> Front {
-        let socket = format!("{}/", url.replacen("http", "ws", 1));
-        let is_plain = url.starts_with("http://");
+    /// Creates the page of a server that user agents reach at `url`. `registration` is a sentence without markup.
+    pub(super) fn new(url: &Origin, registration: &str) -> Front {
         let insecure = ", and dom.push.testing.allowInsecureServerURL to true";
-        let insecure = if is_plain { insecure } else { "" };
+        let insecure = if url.https { "" } else { insecure };
+        let url = url.to_string();
+        let socket = format!("{}/", url.replacen("http", "ws", 1));
         let text = format!(
             "murre, a push server. Firefox: in about:config set dom.push.serverURL to {socket}{insecure}. \
              UnifiedPush distributors: {url}/ is the URL of the push server. {registration}\n"
         );
-        let (url, socket) = (escaped(url), escaped(&socket));
+        let (url, socket) = (escaped(&url), escaped(&socket));
         let html = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width\">\n<title>Push server</title>\n\

@@ -125,7 +125,7 @@ impl PushEdge {
 
     /// Returns the plan for a head that is no upgrade.
     fn plan(&mut self, now: Now, port: Port, placeless: bool, head: &Head<'_, '_>) -> BodyAction {
-        if self.gate.is_stopping() && response::is_health(head.path) && matches!(head.method, "GET" | "HEAD") {
+        if self.gate.is_stopping() && response::is_health(&head.path) && matches!(head.method, "GET" | "HEAD") {
             return BodyAction::Reply(STOPPING);
         }
         match port {
@@ -137,7 +137,7 @@ impl PushEdge {
             }
             Port::WebSocket => self.plan_page(head),
             Port::Public if placeless => BodyAction::Reply(FULL),
-            Port::Public if self.is_for_operators(head.path) => BodyAction::Reply(Reply::Fault(ApiError::NotFound)),
+            Port::Public if self.is_for_operators(&head.path) => BodyAction::Reply(Reply::Fault(ApiError::NotFound)),
             Port::Endpoint | Port::Public => self.plan_endpoint(now, head),
             Port::Node => self.plan_node(head),
         }

@@ -57,15 +57,17 @@ use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning}
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
 use shards::ports::{Edge, Emitted, Ingest, Port, ProxyHeader, Refused};
+use shards::process_clock::ProcessClock;
 use shards::quota::PortQuotas;
 use shards::strangers;
 
-use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
+use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::key::{BearerKeys, PointChecker};
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::vapid::Verifier;
 use protocol::wire::http1::Head;
+use protocol::wire::url::{BaseUrl, Origin};
 
 use access::Access;
 pub use access::{AccessRules, Register};
@@ -106,7 +108,7 @@ pub struct PushEdge {
     /// Refusals by rules about callers that the reactor has not taken.
     refused: Refused,
     front: Front,
-    agent_url: String,
+    agent_url: Origin,
     date: HttpDate,
     location: String,
     receipts: receipt_urls::ReceiptUrls,
@@ -118,7 +120,8 @@ pub struct PushEdge {
     boot: u64,
     hsts: u32,
     senders: sender_rates::SenderRates,
-    endpoint_url: String,
+    endpoint_url: BaseUrl,
+    clock: Arc<ProcessClock>,
     form: TokenForm,
     /// Endpoint URL of the event that is being written.
     url: Vec<u8>,
@@ -177,15 +180,15 @@ impl Codec {
 impl PushEdge {
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
         let access = Access::new(&config.rules);
-        let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
+        let base = &config.endpoint_url;
         let rules = &config.rules.forward;
         let forwards = config.forward_rate.clone();
-        let forwards = forwards.map(|rate| Forwards::new(&config.endpoint_url, &config.keys.crypto, rules, rate));
+        let forwards = forwards.map(|rate| Forwards::new(base, &config.keys.crypto, rules, rate));
         Ok(PushEdge {
-            tokens: Tokens::new(&config.endpoint_url, config.tokens, &config.keys.crypto)?,
+            tokens: Tokens::new(base, config.tokens, &config.keys.crypto)?,
             ids: MessageIds::new(&config.keys.crypto)?,
             points: PointChecker::new(POINTS_MAX),
-            vapid: Verifier::new(&origin, config.vapid_cache_max),
+            vapid: Verifier::new(base.origin(), config.vapid_cache_max),
             node_keys: BearerKeys::new(&config.keys.node),
             fresh: UaidGenerator::new(config.placement, config.shard),
             pages: Pages::new(&config.version),
@@ -205,7 +208,8 @@ impl PushEdge {
             boot: config.boot,
             hsts: config.hsts,
             senders: sender_rates::SenderRates::new(config.origin_rate),
-            endpoint_url: config.endpoint_url.clone(),
+            endpoint_url: base.clone(),
+            clock: Arc::clone(&config.clock),
             form: config.tokens,
             url: Vec::new(),
             body_bytes_max: config.body_bytes_max,

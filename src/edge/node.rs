@@ -38,24 +38,25 @@ impl PushEdge {
             };
         }
         let uaid = |text: &str| parse_uuid(text.as_bytes()).map(Uaid);
-        let plan = match (push, notif.map(|rest| rest.split_once('/').unwrap_or((rest, "")))) {
-            (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| with_body(NodeCall::Push, uaid)),
-            (Some(_), _) => return method_refused(head, "PUT, HEAD, OPTIONS"),
-            (None, Some((text, ""))) if head.method == "PUT" => {
-                uaid(text).map(|uaid| with_body(NodeCall::Notify, uaid))
-            }
-            (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
-            (None, Some((text, time))) if head.method == "DELETE" => {
-                uaid(text).zip(parse_u64(time.as_bytes())).map(|(uaid, connected_at)| match self.names_us(head.query) {
-                    Ok(true) => {
-                        BodyAction::Ask(NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at })).into())
-                    }
-                    Ok(false) => BodyAction::Reply(Reply::Fault(ApiError::NoSession)),
-                    Err(fault) => BodyAction::Reply(Reply::Fault(fault)),
-                })
-            }
-            (None, _) => return method_refused(head, "DELETE, HEAD, OPTIONS"),
-        };
+        let plan =
+            match (push, notif.map(|rest| rest.split_once('/').unwrap_or((rest, "")))) {
+                (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| with_body(NodeCall::Push, uaid)),
+                (Some(_), _) => return method_refused(head, "PUT, HEAD, OPTIONS"),
+                (None, Some((text, ""))) if head.method == "PUT" => {
+                    uaid(text).map(|uaid| with_body(NodeCall::Notify, uaid))
+                }
+                (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
+                (None, Some((text, time))) if head.method == "DELETE" => uaid(text)
+                    .zip(parse_u64(time.as_bytes()))
+                    .map(|(uaid, connected_at)| match self.names_us(&head.query) {
+                        Ok(true) => BodyAction::Ask(
+                            NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at })).into(),
+                        ),
+                        Ok(false) => BodyAction::Reply(Reply::Fault(ApiError::NoSession)),
+                        Err(fault) => BodyAction::Reply(Reply::Fault(fault)),
+                    }),
+                (None, _) => return method_refused(head, "DELETE, HEAD, OPTIONS"),
+            };
         plan.unwrap_or(BodyAction::Reply(Reply::Fault(ApiError::NotFound)))
     }
 

@@ -13,11 +13,11 @@ impl PushEdge {
         if head.path == "*" {
             return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");
         }
-        if self.pages.find(head.path).is_none() {
+        if self.pages.find(&head.path).is_none() {
             return BodyAction::Reply(Reply::Fault(ApiError::NotFound));
         }
         match head.method {
-            "GET" | "HEAD" => BodyAction::Reply(Reply::Page(head.path.into())),
+            "GET" | "HEAD" => BodyAction::Reply(Reply::Page((*head.path).into())),
             _ => method_refused(head, "GET, HEAD, OPTIONS"),
         }
     }

@@ -2,6 +2,7 @@
 
 use protocol::webpush::endpoint::BadKey;
 use protocol::webpush::receipt::{self, Receipt};
+use protocol::wire::url::BaseUrl;
 
 /// Start of the paths of receipts.
 pub(super) const PATH: &str = "/r/";
@@ -14,7 +15,7 @@ pub(super) struct ReceiptUrls {
 
 impl ReceiptUrls {
     /// Creates the receipts below `base`, under keys derived from the crypto keys.
-    pub(super) fn new(base: &str, crypto_keys: &[String]) -> Result<ReceiptUrls, BadKey> {
+    pub(super) fn new(base: &BaseUrl, crypto_keys: &[String]) -> Result<ReceiptUrls, BadKey> {
         Ok(ReceiptUrls { sealed: receipt::Receipts::new(crypto_keys)?, prefix: format!("{base}{PATH}") })
     }
 

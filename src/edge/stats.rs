@@ -41,6 +41,7 @@ counters! {
         counter vapid_key_mismatch: "401: the endpoint is locked to another key.",
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
+        counter vapid_audience_without_port: "Authorizations accepted whose aud leaves out the port of endpoint.url.",
         counter vapid_odd_sub: "VAPID tokens verified whose sub is neither mailto: nor https:.",
         counter registrations: "Users that were registered by HTTPS.",
         counter registration_calls: "Requests of the registration API, whatever came of them.",

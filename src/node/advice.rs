@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::data_dir::{STRANGERS, warn_of_readers};
 use crate::config::Config;
-use protocol::wire::url::HttpUrl;
+use protocol::wire::url::{BaseUrl, Origin};
 
 /// Warns of settings that do not do what the operator may expect. `endpoint_url` is the prefix of endpoint URLs; the
 /// pair is the numbers of shards and of CPUs.
-pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (u16, usize)) {
+pub(super) fn on_settings(config: &Config, endpoint_url: &BaseUrl, (shards, cpus): (u16, usize)) {
     let keys = config.node.tls.key.iter().chain(&config.store.scylla.tls.key).chain(&config.tls.key);
     for path in keys {
         warn_of_readers(path, STRANGERS);
@@ -16,8 +16,16 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
     if usize::from(shards) > cpus {
         tracing::warn!(shards, cpus, "CPUs shared by several shards; set shards.count to the number of CPUs or fewer");
     }
-    if endpoint_url.split_once("://").is_some_and(|(_, rest)| rest.contains('/')) {
-        tracing::warn!(endpoint_url, "path found in endpoint.url; POSTs arrive only if a proxy takes the path off");
+    let origin = endpoint_url.origin();
+    if !endpoint_url.path().is_empty() {
+        tracing::warn!(%endpoint_url, "path found in endpoint.url; POSTs arrive only if a proxy takes the path off");
+    }
+    if !origin.has_default_port() && !is_loopback(origin) {
+        tracing::warn!(
+            %endpoint_url,
+            "port found in endpoint URLs; some application servers post to port 443 only, and some libraries leave the \
+             port out of the VAPID audience: serve on port 443 and set endpoint.url without a port"
+        );
     }
     if config.bridge.stub {
         tracing::warn!(
@@ -29,8 +37,8 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
     let is_public = public(&config.public.listen())
         || config.roles.connect && (public(&socket.listen) || public(&socket.tls_listen))
         || config.roles.endpoint && (public(&endpoint.listen) || public(&endpoint.tls_listen));
-    if is_public && is_loopback(endpoint_url) {
-        tracing::warn!(endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");
+    if is_public && is_loopback(origin) {
+        tracing::warn!(%endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");
     }
     if config.forward.enabled && config.forward.create_token.is_none() && config.forward.hosts.is_empty() {
         tracing::warn!("forward endpoints left open to anybody; set forward.create_token or forward.hosts");
@@ -42,10 +50,10 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
     }
 }
 
-fn is_loopback(url: &str) -> bool {
-    let Some(url) = HttpUrl::parse(url) else { return false };
-    let host = &url.origin().host;
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+/// Returns true if only clients on the same host reach this origin.
+pub(crate) fn is_loopback(origin: &Origin) -> bool {
+    let host = &origin.host;
+    let address = host.parse::<IpAddr>();
     host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|ip| ip.is_loopback())
 }
 
@@ -67,7 +75,7 @@ mod tests {
         let sets = sets.iter().map(|text| (*text).to_owned()).collect();
         let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
         let log = Log::default();
-        log.of("warn", || on_settings(&config, endpoint_url, shards));
+        log.of("warn", || on_settings(&config, &BaseUrl::parse(endpoint_url).unwrap(), shards));
         log.text().lines().map(str::to_owned).collect()
     }
 
@@ -81,12 +89,17 @@ mod tests {
             (&["websocket.listen=0.0.0.0:1"], local, (1, 1), "loopback address found in endpoint URLs"),
             (&["endpoint.listen=[::]:1"], "http://[::1]:1", (1, 1), "loopback address found in endpoint URLs"),
             (&["endpoint.listen=192.0.2.1:1"], "http://localhost:1", (1, 1), "loopback address found in endpoint URLs"),
+            (&[], "https://push.example.org:8443", (1, 1), "port found in endpoint URLs"),
+            (&[], "http://192.0.2.1:8082", (1, 1), "port found in endpoint URLs"),
             (&["forward.enabled=true"], local, (1, 1), "forward endpoints left open to anybody"),
             (&["admin.listen=0.0.0.0:1"], local, (1, 1), "address=0.0.0.0:1"),
             (&["admin.listen=[2001:db8::1]:1"], local, (1, 1), "admin listener left open"),
         ] {
             let said = said(sets, url, shards);
             assert!(said.len() == 1 && said[0].contains(wanted), "{wanted}: {said:?}");
+        }
+        for url in ["http://push.example.org", "https://localhost:8443", "http://[::1]:82"] {
+            assert_eq!(said(&[], url, (1, 2)), [""; 0], "{url}");
         }
         for sets in [
             &["admin.listen=10.0.0.1:1,[fd00::1]:1"][..],

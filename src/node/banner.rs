@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use protocol::wire::url::Origin;
+
 /// Addresses of a node as bound: with port 0 configured, the port that the kernel chose.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
@@ -81,21 +83,18 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Prefix of endpoint URLs over TLS when none is configured: `name` is that of a certificate.
-pub(super) fn https_url(address: SocketAddr, name: Option<&str>) -> String {
-    let address = reachable(address);
-    let host = match (name, address.ip()) {
-        (Some(name), _) => name.to_owned(),
-        (None, IpAddr::V4(ip)) => ip.to_string(),
-        (None, IpAddr::V6(ip)) => format!("[{ip}]"),
-    };
-    // VAPID names this origin, which has no port where it is that of the scheme.
-    if address.port() == 443 { format!("https://{host}") } else { format!("https://{host}:{}", address.port()) }
+/// Origin by which a client on this host reaches the first of these addresses, over TLS if one of them is. `name` is
+/// that of a certificate. `None`: there is no address.
+pub(super) fn origin(over_tls: &[SocketAddr], plain: &[SocketAddr], name: Option<&str>) -> Option<Origin> {
+    let https = !over_tls.is_empty();
+    let address = reachable(*over_tls.first().or(plain.first())?);
+    let host = name.filter(|_| https).map_or_else(|| address.ip().to_string(), |name| host_of(name));
+    Some(Origin { https, host, port: address.port() })
 }
 
-/// Prefix of endpoint URLs without TLS when none is configured.
-pub(super) fn default_url(addresses: &[SocketAddr]) -> String {
-    addresses.first().map_or_else(String::new, |address| format!("http://{}", reachable(*address)))
+/// Returns a name as origins spell it.
+fn host_of(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {
@@ -148,13 +147,17 @@ mod tests {
 
     #[test]
     fn a_url_without_configuration_is_one_a_client_of_this_host_can_use() {
-        assert_eq!(default_url(&["0.0.0.0:82".parse().unwrap()]), "http://127.0.0.1:82");
-        assert_eq!(default_url(&["[::]:82".parse().unwrap()]), "http://[::1]:82");
-        assert_eq!(default_url(&["192.0.2.1:82".parse().unwrap()]), "http://192.0.2.1:82");
-        let over_tls = |address: &str, name| https_url(address.parse().unwrap(), name);
-        assert_eq!(over_tls("0.0.0.0:443", Some("push.example.org")), "https://push.example.org");
+        let plain = |address: &str| origin(&[], &[address.parse().unwrap()], Some("unused")).unwrap().to_string();
+        assert_eq!(plain("0.0.0.0:82"), "http://127.0.0.1:82");
+        assert_eq!(plain("[::]:82"), "http://[::1]:82");
+        assert_eq!(plain("192.0.2.1:82"), "http://192.0.2.1:82");
+        assert_eq!(plain("192.0.2.1:80"), "http://192.0.2.1", "the default port is left out");
+        assert_eq!(plain("[2001:db8::1]:80"), "http://[2001:db8::1]");
+        let over_tls = |address: &str, name| origin(&[address.parse().unwrap()], &[], name).unwrap().to_string();
+        assert_eq!(over_tls("0.0.0.0:443", Some("Push.Example.org.")), "https://push.example.org");
         assert_eq!(over_tls("0.0.0.0:8443", Some("push.example.org")), "https://push.example.org:8443");
         assert_eq!(over_tls("[::]:443", None), "https://[::1]");
         assert_eq!(over_tls("192.0.2.1:82", None), "https://192.0.2.1:82");
+        assert_eq!(origin(&[], &[], Some("push.example.org")), None);
     }
 }

@@ -48,6 +48,7 @@ mod transfer;
 pub(crate) mod tests;
 
 pub use crate::control_plane::Signal;
+pub(crate) use advice::is_loopback;
 pub use backup::{BackupCopy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub(crate) use certificates::ordered;
@@ -169,7 +170,8 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let log = EventLog::start().map_err(no_control_plane)?;
     let events = log.as_ref().map(EventLog::events);
     let names = (&addresses[..], certificates.first_name());
-    let edge = EdgeConfig { registrations, ..plan::edge(config, &keys, names, (shard_count, boot), events) };
+    let clock = (Arc::clone(&process_clock), events);
+    let edge = EdgeConfig { registrations, ..plan::edge(config, &keys, names, (shard_count, boot), clock)? };
     PushEdge::new(&edge).map_err(|error| NodeError::Edge(error.to_string()))?;
     advice::on_settings(config, &edge.endpoint_url, (shard_count, cores.len()));
     builder.keep_time(ClockMonitor::new(Arc::clone(&process_clock), witness(config, &storage)));

@@ -9,7 +9,7 @@ use machine::placement::Placement;
 use machine::stats::Board;
 use machine::time::TimeSpan;
 use machine::{MachineConfig, NodeId};
-use protocol::webpush::endpoint::split_url;
+use protocol::wire::url::{BaseUrl, Origin};
 use shards::ledger;
 use shards::ports::{NoPeers, NoUpstreams, Port};
 use shards::process_clock::ProcessClock;
@@ -21,6 +21,7 @@ use super::banner::{self, Addresses};
 use super::certificates::NodeTls;
 use super::cluster::Cluster;
 use super::data_dir::Keys;
+use super::error::NodeError;
 use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
@@ -167,23 +168,32 @@ impl Plan<'_> {
             node_tls: of(bound, Port::Node, true),
             admin: control_plane.admin().to_vec(),
             admin_tls: control_plane.admin_tls().to_vec(),
-            endpoint_url: self.edge.endpoint_url.clone(),
-            agent_url: self.edge.agent_url.clone(),
+            endpoint_url: self.edge.endpoint_url.to_string(),
+            agent_url: self.edge.agent_url.to_string(),
         }
     }
 }
 
 /// The edge of every shard. `name` is the first name of the first certificate.
+///
+/// # Errors
+/// If no setting says where endpoints are.
 pub(super) fn edge(
     config: &Config,
     keys: &Keys,
     (addresses, name): (&[Address], Option<String>),
     (shard_count, boot): (u16, u64),
-    events: Option<Arc<Events>>,
-) -> EdgeConfig {
-    EdgeConfig {
-        endpoint_url: endpoint_url(config, addresses, name.as_deref()),
-        agent_url: agent_url(config, addresses, name.as_deref()),
+    (clock, events): (Arc<ProcessClock>, Option<Arc<Events>>),
+) -> Result<EdgeConfig, NodeError> {
+    let endpoint_url = endpoint_url(config, addresses, name.as_deref());
+    let nowhere = "cannot make endpoint URLs: endpoint.url is not set and endpoint.listen is empty; set endpoint.url";
+    let endpoint_url = endpoint_url.ok_or_else(|| NodeError::Edge(nowhere.to_owned()))?;
+    let agent_url = agent_url(config, addresses, name.as_deref());
+    Ok(EdgeConfig {
+        // Without a port for user agents there is no page that shows it.
+        agent_url: agent_url.unwrap_or_else(|| endpoint_url.origin().clone()),
+        endpoint_url,
+        clock,
         tokens: config.endpoint.tokens,
         keys: keys.for_edge(),
         rules: access::rules(config),
@@ -205,14 +215,14 @@ pub(super) fn edge(
         reconcile: config.hello.reconcile,
         version: version(),
         events,
-    }
+    })
 }
 
 /// Prefix of endpoint URLs: `endpoint.url`, or one by which clients of this host reach the endpoint, over TLS if it is
-/// served over TLS. `name` is the first name of the first certificate.
-fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
+/// served over TLS. `name` is the first name of the first certificate. `None`: nothing says where endpoints are.
+fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> Option<BaseUrl> {
     if let Some(url) = config.endpoint.url.clone().or_else(|| config.public.url()) {
-        return url;
+        return Some(url);
     }
     // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
     let reached = |tls, listen: &[SocketAddr]| {
@@ -220,25 +230,20 @@ fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> Strin
         if bound.is_empty() { listen.to_vec() } else { bound }
     };
     let over_tls = [of(bound, Port::Public, true), reached(true, &config.endpoint.tls_listen)].concat();
-    match over_tls.first() {
-        Some(address) => banner::https_url(*address, name),
-        None => banner::default_url(&reached(false, &config.endpoint.listen)),
-    }
+    let plain = reached(false, &config.endpoint.listen);
+    banner::origin(&over_tls, &plain, name).map(BaseUrl::from)
 }
 
 /// URL of this server for user agents: the first of `public.domain`, or that of endpoints if app servers share the
-/// address (a proxy leads to it), or https if a listener of theirs speaks TLS.
-fn agent_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
+/// address (a proxy leads to it), or https if a listener of theirs speaks TLS. `None`: there is no port for them.
+fn agent_url(config: &Config, bound: &[Address], name: Option<&str>) -> Option<Origin> {
     let over_tls = [of(bound, Port::Public, true), of(bound, Port::WebSocket, true)].concat();
-    let reached = || match over_tls.first() {
-        Some(address) => banner::https_url(*address, name),
-        None => banner::default_url(&of(bound, Port::WebSocket, false)),
+    let of_endpoints = || {
+        let shared = !config.shared_listen().is_empty();
+        config.endpoint.url.clone().filter(|url| shared && url.path().is_empty())
     };
-    let of_endpoints = config.endpoint.url.clone().filter(|url| {
-        let has_path = split_url(url).is_none_or(|(base, origin)| !base.eq_ignore_ascii_case(&origin));
-        !config.shared_listen().is_empty() && !has_path
-    });
-    config.public.url().or(of_endpoints).unwrap_or_else(reached)
+    let named = config.public.url().or_else(of_endpoints).map(|url| url.origin().clone());
+    named.or_else(|| banner::origin(&over_tls, &of(bound, Port::WebSocket, false), name))
 }
 
 /// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.

@@ -6,6 +6,8 @@ mod framing;
 
 mod answers;
 
+mod senders;
+
 use crate::common::wire::Wire;
 use crate::common::{Subscription, UserAgent};
 

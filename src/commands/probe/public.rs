@@ -83,7 +83,13 @@ fn judge(facts: &Facts<'_>) -> Vec<Row> {
     }];
     rows.push(match endpoint.port {
         443 => good("port", "443".to_owned()),
-        port => fail("port", format!("{port} is not 443; listen on 443 and set endpoint.url without a port")),
+        port => fail(
+            "port",
+            format!(
+                "{port} is not 443, which some app servers demand, and some libraries leave the port out of the VAPID \
+                 audience; listen on 443 and set endpoint.url without a port"
+            ),
+        ),
     });
     rows.push(match endpoint.host == *server {
         true => good("host", endpoint.host.clone()),

@@ -20,7 +20,7 @@ fn a_name_opens_the_public_port_and_says_so_to_browsers() {
     let config = with(&["public.domain=Push.Example.org,push.example.net"]);
     assert_eq!(config.public.domain, ["push.example.org", "push.example.net"]);
     assert_eq!(config.public.listen(), ["0.0.0.0:443".parse().unwrap(), "[::]:443".parse().unwrap()]);
-    assert_eq!(config.public.url().as_deref(), Some("https://push.example.org"));
+    assert_eq!(config.public.url().map(|url| url.to_string()).as_deref(), Some("https://push.example.org"));
     assert_eq!((config.hsts(), config.public_pairs().len()), (31_536_000, 1));
     let config = with(&["public.domain=a.example", "public.listen=[::1]:8443", "tls.hsts=1d"]);
     assert_eq!(config.public.listen(), ["[::1]:8443".parse().unwrap()]);

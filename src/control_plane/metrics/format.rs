@@ -1,5 +1,7 @@
 //! The two formats of `/metrics`: Prometheus text 0.0.4, and OpenMetrics 1.0 for scrapers that ask for it.
 
+use protocol::wire::list;
+
 /// A format and its media type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::control_plane) enum Format {
@@ -14,8 +16,8 @@ impl Format {
     /// OpenMetrics 1.0 it is the text format, which every scraper reads.
     pub fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
         let (mut open, mut text) = (0, 0);
-        for range in accept.flat_map(|field| field.split(',')) {
-            let mut parts = range.split(';').map(str::trim);
+        for range in accept.flat_map(|field| list::elements(field.as_bytes())) {
+            let mut parts = list::split(b';', range).filter_map(|part| std::str::from_utf8(part).ok()).map(str::trim);
             let media = parts.next().unwrap_or_default().to_ascii_lowercase();
             let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
             let named = |name: &str| parameters.iter().find(|(is, _)| is.trim().eq_ignore_ascii_case(name));

@@ -144,7 +144,7 @@ fn heads_on_every_port() {
 #[test]
 fn upgrades_that_are_refused() {
     for (from, to, status) in [
-        ("Upgrade: websocket", "Upgrade: h2c", 426),
+        ("Upgrade: websocket", "Upgrade: h2c", 400),
         ("Version: 13", "Version: 99", 426),
         ("Upgrade: websocket\r\n", "", 400),
         ("Sec-WebSocket-Key", "X", 400),
@@ -182,7 +182,7 @@ fn private_paths_are_not_on_other_ports() {
 
 #[test]
 fn tokens_of_another_key() {
-    let mut strangers = Tokens::new(ORIGIN, TokenForm::Short, &[OTHER_KEY.to_string()]).unwrap();
+    let mut strangers = Tokens::new(&base(ORIGIN), TokenForm::Short, &[OTHER_KEY.to_string()]).unwrap();
     let url = url(&mut strangers, &Subscription { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None });
     let path = url.strip_prefix(ORIGIN).unwrap();
     let long = format!("/wpush/v1/{}", "A".repeat(5000));

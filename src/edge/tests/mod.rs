@@ -15,6 +15,7 @@ mod receipts;
 mod registration;
 mod relay;
 mod replies;
+mod senders;
 mod simple;
 mod unfinished;
 mod websocket;
@@ -31,6 +32,7 @@ use machine::{
     SenderCommand, SessionCommand, SessionEvent,
 };
 use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::process_clock::ProcessClock;
 
 use super::{
     AccessRules, AdmissionGate, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Forwarding, PushEdge,
@@ -39,6 +41,7 @@ use super::{
 use protocol::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use protocol::webpush::identity::Identity;
 use protocol::webpush::key::key_digest;
+use protocol::wire::url::BaseUrl;
 use protocol::wire::ws::{self, Opcode};
 
 pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
@@ -54,8 +57,8 @@ pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
         reconcile: false,
         relays: true,
-        endpoint_url: ORIGIN.into(),
-        agent_url: "https://push.example.org".into(),
+        endpoint_url: base(ORIGIN),
+        agent_url: base("https://push.example.org").origin().clone(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
         registrations: Arc::default(),
@@ -73,9 +76,14 @@ pub(super) fn config() -> EdgeConfig {
         origin_rate: 0,
         forward_rate: None,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
+        clock: Arc::new(ProcessClock::standing(NOW * 1_000_000)),
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
         events: None,
     }
+}
+
+pub(super) fn base(url: &str) -> BaseUrl {
+    BaseUrl::parse(url).unwrap()
 }
 
 pub(super) fn now() -> Now {
@@ -112,7 +120,7 @@ fn url(tokens: &mut Tokens, subscription: &Subscription) -> String {
 
 /// The path of a fresh endpoint of user agent 1 and channel 2.
 pub(super) fn endpoint_path(form: TokenForm, key: Option<KeyDigest>) -> String {
-    let mut tokens = Tokens::new(ORIGIN, form, &config().keys.crypto).unwrap();
+    let mut tokens = Tokens::new(&base(ORIGIN), form, &config().keys.crypto).unwrap();
     let url = url(&mut tokens, &Subscription { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key });
     url.strip_prefix(ORIGIN).unwrap().to_string()
 }

@@ -94,7 +94,8 @@ fn a_visitor_gets_the_page_in_the_form_that_it_accepts() {
 
 #[test]
 fn without_tls_the_page_says_what_firefox_needs_besides() {
-    let edge = PushEdge::new(&EdgeConfig { agent_url: "http://127.0.0.1:8080".into(), ..config() }).unwrap();
+    let edge =
+        PushEdge::new(&EdgeConfig { agent_url: base("http://127.0.0.1:8080").origin().clone(), ..config() }).unwrap();
     let mut harness = Harness::with(edge, Port::WebSocket);
     harness.feed(get("/", "").as_bytes());
     let page = "ws://127.0.0.1:8080/, and dom.push.testing.allowInsecureServerURL to true. ";

@@ -2,6 +2,7 @@
 
 use machine::ids::Clock;
 use machine::upstream::BridgeFailure;
+use protocol::wire::number::Whole;
 use serde::Deserialize;
 
 use crate::control_plane::bridges::judgement::{Judgement, Reason, Retry};
@@ -11,7 +12,7 @@ use crate::control_plane::bridges::judgement::{Judgement, Reason, Retry};
 struct Body {
     reason: String,
     /// Milliseconds since the epoch: the token was not valid then.
-    timestamp: Option<u64>,
+    timestamp: Option<Whole>,
 }
 
 /// A judgement, and its consequence for the provider token.
@@ -31,7 +32,7 @@ pub(super) fn judge(status: u16, body: &[u8], registered: Clock) -> Judged {
         return keeps_token(Judgement::no_answer_of_ours(status), false);
     };
     let held = status == 429 && reason == "TooManyProviderTokenUpdates";
-    keeps_token(row(status, &reason, timestamp, registered), held)
+    keeps_token(row(status, &reason, timestamp.map(Whole::to_u64), registered), held)
 }
 
 fn row(status: u16, reason: &str, timestamp: Option<u64>, registered: Clock) -> Judgement {

@@ -12,6 +12,7 @@ use ring::hkdf::Prk;
 use super::entropy::Pool;
 use super::key;
 use super::token_v3::{self, LOCK_BYTES, Sealed};
+use crate::wire::url::BaseUrl;
 
 /// Target of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +76,6 @@ pub enum BadKey {
     None,
     /// This one, counted from 0, is not 32 bytes in base64url.
     Malformed(usize),
-    /// The endpoint URL is not `scheme://host[:port][/path]` of plain ASCII.
-    Url,
 }
 
 impl fmt::Display for BadKey {
@@ -87,7 +86,6 @@ impl fmt::Display for BadKey {
                 let at = at + 1;
                 write!(f, "key {at} of endpoint.crypto_keys is not 32 bytes in base64url; make one with `murre keygen`")
             }
-            BadKey::Url => f.write_str("endpoint.url must be like https://push.example.com, without quotes or blanks"),
         }
     }
 }
@@ -116,12 +114,11 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// For URLs below `endpoint_url`.
-    pub fn new(endpoint_url: &str, form: TokenForm, crypto_keys: &[String]) -> Result<Tokens, BadKey> {
+    /// For URLs below `base`.
+    pub fn new(base: &BaseUrl, form: TokenForm, crypto_keys: &[String]) -> Result<Tokens, BadKey> {
         let parse = |(at, key): (usize, &String)| Keys::new(key).ok_or(BadKey::Malformed(at));
         let mut keys = crypto_keys.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?.into_iter();
         let seal = keys.next().ok_or(BadKey::None)?;
-        let (base, _) = split_url(endpoint_url).ok_or(BadKey::Url)?;
         Ok(Tokens {
             seal,
             others: keys.collect(),
@@ -216,24 +213,6 @@ pub fn parse_path(path: &str) -> Option<(u8, &str)> {
         Some(_) => return None,
     };
     (!token.contains('/')).then_some((version, token))
-}
-
-/// Base (no slash at the end) and origin (lower case, default port left out) of an endpoint URL.
-pub fn split_url(url: &str) -> Option<(&str, String)> {
-    let base = url.trim_end_matches('/');
-    let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'?' | b'#');
-    let (scheme, rest) = base.split_once("://")?;
-    let authority = rest.split('/').next()?;
-    if !base.bytes().all(plain)
-        || !matches!(scheme, "http" | "https")
-        || authority.is_empty()
-        || authority.contains('@')
-    {
-        return None;
-    }
-    let default = if scheme == "https" { ":443" } else { ":80" };
-    let host = authority.strip_suffix(default).unwrap_or(authority);
-    Some((base, format!("{scheme}://{}", host.to_ascii_lowercase())))
 }
 
 /// A Fernet token of version 2 has 183 characters, and one of padding.

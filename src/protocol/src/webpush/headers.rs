@@ -3,8 +3,8 @@
 use machine::message::{Topic, Urgency};
 
 use super::errno::ApiError;
-use crate::wire::base64url;
-use crate::wire::text::{trim, urgency_name};
+use crate::wire::text::{read_digits, trim, urgency_name};
+use crate::wire::{base64url, list};
 
 /// The longest TTL granted: 30 days in seconds. Above it a TTL is lowered.
 pub const TTL_MAX: u32 = 30 * 24 * 60 * 60;
@@ -12,7 +12,8 @@ pub const TTL_MAX: u32 = 30 * 24 * 60 * 60;
 /// Delivery options of a message, each rule evaluated and none reported yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    ttl: Option<i64>,
+    /// `None`: there is none that can be read. The error: it is negative.
+    ttl: Option<Result<u32, ()>>,
     topic: Result<Option<Topic>, ()>,
     urgency: Result<Urgency, ()>,
 }
@@ -30,7 +31,7 @@ pub struct Granted {
 impl Delivery {
     /// From the header values. Only the first `Topic` and `TTL` count; several urgencies are a fault (RFC 8030 5.3).
     pub fn read<'a>(ttl: Option<&[u8]>, topic: Option<&[u8]>, urgencies: impl Iterator<Item = &'a [u8]>) -> Delivery {
-        let ttl = ttl.and_then(|text| std::str::from_utf8(trim(text)).ok()?.parse().ok());
+        let ttl = ttl.and_then(|text| read_ttl(trim(text)));
         let topic = match topic {
             None => Ok(None),
             Some(text) => read_topic(trim(text)).map(Some).ok_or(()),
@@ -49,11 +50,20 @@ impl Delivery {
     pub fn grant(&self, encryption: Result<(), ApiError>) -> Result<Granted, ApiError> {
         let ttl = self.ttl.ok_or(ApiError::TtlMissing)?;
         encryption?;
-        let ttl = u64::try_from(ttl).map_err(|_| ApiError::TtlNegative)?;
+        let ttl = ttl.map_err(|()| ApiError::TtlNegative)?;
         let topic = self.topic.map_err(|()| ApiError::Topic)?;
         let urgency = self.urgency.map_err(|()| ApiError::Urgency)?;
-        Ok(Granted { ttl: ttl.min(u64::from(TTL_MAX)) as u32, topic, urgency })
+        Ok(Granted { ttl, topic, urgency })
     }
+}
+
+/// Reads a TTL: any number of digits (RFC 8030 section 5.2), lowered to [`TTL_MAX`]. A negative number is an error of
+/// its own.
+fn read_ttl(text: &[u8]) -> Option<Result<u32, ()>> {
+    if let Some(digits) = text.strip_prefix(b"-") {
+        return read_digits(digits).map(|_| Err(()));
+    }
+    read_digits(text).map(|ttl| Ok(ttl.min(u64::from(TTL_MAX)) as u32))
 }
 
 /// A topic: `[0-9A-Za-z-_]` with optional `=` at the end, 32 characters at most in all.
@@ -96,8 +106,10 @@ impl Encoding {
         }
     }
 
-    /// By its name, any case.
-    pub fn named(name: &[u8]) -> Option<Encoding> {
+    /// By the value of `Content-Encoding`, a list of one name, any case.
+    pub fn named(value: &[u8]) -> Option<Encoding> {
+        let mut names = list::elements(value);
+        let name = names.next().filter(|_| names.next().is_none())?;
         [Encoding::Aes128gcm, Encoding::Aesgcm, Encoding::Aesgcm128]
             .into_iter()
             .find(|encoding| encoding.name().as_bytes().eq_ignore_ascii_case(name))
@@ -114,33 +126,50 @@ pub struct Encryption<'a> {
     pub encryption_key: Option<&'a [u8]>,
 }
 
-/// Writes a header as it is kept: without double quotes, and without base64 padding before `,`, `;` or the end.
-/// Anything but printable ASCII is a fault.
+/// Writes a header as it is kept: without empty elements, without double quotes, and without base64 padding before `,`,
+/// `;` or the end. Quotes that hold a `,` or `;` stay. Anything but printable ASCII is a fault.
 pub fn push_clean(value: &[u8], out: &mut Vec<u8>) -> Result<(), ApiError> {
-    let start = out.len();
-    for &byte in trim(value) {
-        match byte {
-            b'"' => continue,
-            b',' | b';' => strip(out, start),
-            0x20..=0x7e => {}
-            _ => return Err(ApiError::Encryption),
+    let mut is_first = true;
+    for section in list::split(b',', value) {
+        let mut separator = b',';
+        for part in list::split(b';', section) {
+            let item = trim(part);
+            if item.is_empty() {
+                continue;
+            }
+            if !is_first {
+                out.push(separator);
+                // As the sender wrote it.
+                out.extend(part.first().filter(|byte| matches!(byte, b' ' | b'\t')).map(|_| b' '));
+            }
+            (is_first, separator) = (false, b';');
+            push_item(item, out)?;
         }
-        out.push(byte);
     }
-    strip(out, start);
     Ok(())
 }
 
-fn strip(out: &mut Vec<u8>, start: usize) {
+fn push_item(item: &[u8], out: &mut Vec<u8>) -> Result<(), ApiError> {
+    if !item.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
+        return Err(ApiError::Encryption);
+    }
+    if item.iter().any(|byte| matches!(byte, b',' | b';')) {
+        out.extend_from_slice(item);
+        return Ok(());
+    }
+    let start = out.len();
+    out.extend(item.iter().filter(|byte| **byte != b'"'));
     let kept = base64url::strip_padding(&out[start..]).len();
     out.truncate(start + kept);
+    if kept == 0 { Err(ApiError::Encryption) } else { Ok(()) }
 }
 
 /// The value of `key` in the first section that has it: sections by `,`, items by `;`, each `key=value`
 /// (PROTOCOL.md 2.4). A fault when an item has no `=`.
 pub fn parameter<'a>(header: &'a [u8], key: &str) -> Result<Option<&'a [u8]>, ApiError> {
     let mut found = None;
-    for item in header.split(|b| matches!(b, b',' | b';')) {
+    let items = list::elements(header).flat_map(|section| list::split(b';', section)).map(trim);
+    for item in items.filter(|item| !item.is_empty()) {
         let equals = item.iter().position(|&b| b == b'=').ok_or(ApiError::Encryption)?;
         if found.is_none() && unquote(&item[..equals]) == key.as_bytes() {
             found = Some(unquote(&item[equals + 1..]));
@@ -189,14 +218,21 @@ mod tests {
     }
 
     #[test]
-    fn ttl_is_required_signed_and_capped() {
-        let ttl = |text| grant(text, None, &[]).map(|granted| granted.ttl);
+    fn ttl_is_required_and_capped() {
+        let ttl = |text: Option<&str>| grant(text, None, &[]).map(|granted| granted.ttl);
         assert_eq!(ttl(Some("0")), Ok(0));
         assert_eq!(ttl(Some(" 60 ")), Ok(60));
         assert_eq!(ttl(Some("2592001")), Ok(TTL_MAX));
         assert_eq!(ttl(Some("9223372036854775807")), Ok(TTL_MAX));
-        assert_eq!(ttl(Some("-1")), Err(ApiError::TtlNegative));
-        for text in [None, Some(""), Some("x"), Some("1.5"), Some("9223372036854775808")] {
+        for text in
+            ["9223372036854775808", "18446744073709551616", &"9".repeat(30), &format!("{}9999999", "0".repeat(30))]
+        {
+            assert_eq!(ttl(Some(text)), Ok(TTL_MAX), "{text}");
+        }
+        for text in ["-1", "-18446744073709551616"] {
+            assert_eq!(ttl(Some(text)), Err(ApiError::TtlNegative), "{text}");
+        }
+        for text in [None, Some(""), Some("x"), Some("1.5"), Some("+1"), Some("-"), Some("1, 1")] {
             assert_eq!(ttl(text), Err(ApiError::TtlMissing), "{text:?}");
         }
     }
@@ -231,10 +267,10 @@ mod tests {
     fn the_first_broken_rule_is_named() {
         let bad = Delivery::read(None, Some(b"!"), [&b"low"[..], b"low"].into_iter());
         assert_eq!(bad.grant(Err(ApiError::Encryption)), Err(ApiError::TtlMissing));
-        let bad = Delivery { ttl: Some(-1), ..bad };
+        let bad = Delivery { ttl: Some(Err(())), ..bad };
         assert_eq!(bad.grant(Err(ApiError::Encryption)), Err(ApiError::Encryption));
         assert_eq!(bad.grant(Ok(())), Err(ApiError::TtlNegative));
-        let bad = Delivery { ttl: Some(1), ..bad };
+        let bad = Delivery { ttl: Some(Ok(1)), ..bad };
         assert_eq!(bad.grant(Ok(())), Err(ApiError::Topic));
         assert_eq!(Delivery { topic: Ok(None), ..bad }.grant(Ok(())), Err(ApiError::Urgency));
     }
@@ -248,6 +284,10 @@ mod tests {
         assert_eq!(clean(r#" keyid="p";salt="ab==" "#).unwrap(), "keyid=p;salt=ab");
         assert_eq!(clean("dh=ab=,p256ecdsa=cd==").unwrap(), "dh=ab,p256ecdsa=cd");
         assert_eq!(clean("salt=").unwrap(), "salt");
+        assert_eq!(clean(", dh=ab , ,\t;p256ecdsa=cd==;,").unwrap(), "dh=ab, p256ecdsa=cd".replace(", ", ","));
+        assert_eq!(clean("keyid=\"a,b;c\"; dh=\"ab==\"").unwrap(), "keyid=\"a,b;c\"; dh=ab");
+        assert_eq!(clean(" , ;").unwrap(), "");
+        assert!(clean("dh=ab,=").is_err());
         assert!(clean("a=\u{e4}").is_err());
         assert!(clean("a=\tb").is_err());
     }
@@ -269,6 +309,8 @@ mod tests {
         assert!(check(Aesgcm, Some("keyid=p;salt=AA-_"), Some("p256ecdsa=CC, keyid=p;dh=BB")));
         assert!(check(Aesgcm, Some("salt=AA"), None));
         assert!(!check(Aesgcm, Some("salt=A+"), None));
+        assert!(check(Aesgcm, Some("salt=AA;,"), Some("dh=BB,p256ecdsa=CC, ,")));
+        assert!(!check(Aesgcm, Some("salt=AA"), Some("keyid=\"x,dh=BB\"")));
         assert!(!check(Aesgcm, Some("rs=1"), None));
         assert!(!check(Aesgcm, None, Some("dh=BB")));
         assert!(!check(Aesgcm, Some("salt=AA"), Some("p256ecdsa=BB")));
@@ -282,6 +324,8 @@ mod tests {
         assert!(!check_key(Aesgcm128, Some("rs=24"), None, Some("dh=BB")));
         assert!(!check_key(Aesgcm128, None, None, Some("dh=BB")));
         assert_eq!(Encoding::named(b"AES128GCM"), Some(Aes128gcm));
+        assert_eq!(Encoding::named(b", aes128gcm ,"), Some(Aes128gcm));
+        assert_eq!(Encoding::named(b"aes128gcm, aes128gcm"), None);
         assert_eq!(Encoding::named(b"gzip"), None);
     }
 

@@ -21,6 +21,7 @@ use super::headers::{Encryption, TTL_MAX, read_urgency};
 use super::message_id::{MessageId, MessageIds};
 use super::payload::{Draft, push_content};
 use crate::wire::base64url;
+use crate::wire::number::Whole;
 use crate::wire::text::{parse_uuid, push_dashed, push_json, push_u64, urgency_name};
 
 /// A notification that another node hands over.
@@ -107,9 +108,9 @@ struct PushBody<'a> {
     channel: Cow<'a, str>,
     #[serde(borrow)]
     version: Cow<'a, str>,
-    timestamp: u64,
+    timestamp: Whole,
     #[serde(default)]
-    ttl: u64,
+    ttl: Option<Whole>,
     #[serde(default)]
     urgency: Option<String>,
     #[serde(default)]
@@ -165,8 +166,8 @@ pub fn read_push(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<PushCall, 
         uaid,
         chid,
         stamp: id.stamp,
-        ttl: read.ttl.min(u64::from(TTL_MAX)) as u32,
-        accepted: UnixSeconds(read.timestamp),
+        ttl: read.ttl.map_or(0, Whole::to_u32).min(TTL_MAX),
+        accepted: UnixSeconds(read.timestamp.to_u64()),
         urgency: read.urgency.map_or_else(Default::default, |text| read_urgency(text.as_bytes())),
         topic: id.topic,
         // The node that accepted it keeps its receipt.

@@ -1,6 +1,7 @@
 //! The `Prefer` header (RFC 7240): a sender's request for a receipt, and the time that a reader of one would wait.
 
-use crate::wire::text::{parse_u64, trim};
+use crate::wire::list;
+use crate::wire::text::{read_digits, trim};
 
 /// Preferences of a request. Everything else that it may say is ignored, as RFC 7240 section 2 asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,8 +16,8 @@ impl Preferences {
     /// From every `Prefer` header, each a list. The first of a name counts (RFC 7240 section 2).
     pub fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Preferences {
         let mut preferences = Preferences::default();
-        for item in values.flat_map(|value| value.split(|byte| *byte == b',')) {
-            let item = trim(item.split(|byte| *byte == b';').next().unwrap_or_default());
+        for item in values.flat_map(list::elements) {
+            let item = trim(list::split(b';', item).next().unwrap_or_default());
             let (name, value) = match item.iter().position(|byte| *byte == b'=') {
                 Some(at) => (trim(&item[..at]), trim(&item[at + 1..])),
                 None => (item, &[][..]),
@@ -25,7 +26,7 @@ impl Preferences {
                 preferences.respond_async = true;
             } else if name.eq_ignore_ascii_case(b"wait") && preferences.wait.is_none() {
                 let bare = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
-                preferences.wait = parse_u64(bare).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+                preferences.wait = read_digits(bare).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
             }
         }
         preferences
@@ -49,6 +50,8 @@ mod tests {
         assert_eq!(read(&["return=minimal; foo=\"bar\" , Respond-Async;x, wait = 10"]), (true, Some(10)));
         assert_eq!(read(&["wait=\"7\"", "wait=9, respond-async"]), (true, Some(7)));
         assert_eq!(read(&["wait=99999999999"]), (false, Some(u32::MAX)));
+        assert_eq!(read(&[&format!("wait={}", "9".repeat(40))]), (false, Some(u32::MAX)));
+        assert_eq!(read(&["x=\"a, respond-async, b\", ,wait=3,"]), (false, Some(3)), "quotes hold a list together");
         for odd in ["respond-asyncx", "wait", "wait=", "wait=-1", "wait=1.5", "=", ",;,=;", "x=respond-async"] {
             assert_eq!(read(&[odd]), (false, None), "{odd}");
         }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::errno::ApiError;
+use crate::wire::number::Whole;
 use crate::wire::text::parse_uuid;
 
 /// Prefix of every path of the API.
@@ -173,26 +174,34 @@ fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
 
 /// Reads `aps`: a text that holds a JSON object, or the object itself.
 fn read_aps(value: Value) -> Result<Box<str>, ApiError> {
-    let (text, object) = match value {
+    let bad = ApiError::Registration(RegistrationFault::Aps);
+    let (text, sent) = match value {
         Value::String(text) if text.len() <= APS_BYTES_MAX => {
-            let object = serde_json::from_str(&text).map_err(|_| ApiError::Registration(RegistrationFault::Aps))?;
-            (text, object)
+            let object: Value = serde_json::from_str(&text).map_err(|_| bad)?;
+            (Some(text), object)
         }
-        Value::Object(object) => (Value::Object(object.clone()).to_string(), Value::Object(object)),
-        _ => return Err(ApiError::Registration(RegistrationFault::Aps)),
+        value => (None, value),
     };
-    let fits = |(name, value): (&String, &Value)| match name.as_str() {
+    let mut kept = sent.clone();
+    let members = kept.as_object_mut().ok_or(bad)?;
+    if !members.iter_mut().all(|(name, value)| fits(name, value)) {
+        return Err(bad);
+    }
+    let text = text.filter(|_| kept == sent).unwrap_or_else(|| kept.to_string());
+    if text.len() <= APS_BYTES_MAX { Ok(text.into()) } else { Err(bad) }
+}
+
+/// Returns true if a member of `aps` is known and has its type. A number becomes the integer that Apple requires.
+fn fits(name: &str, value: &mut Value) -> bool {
+    match name {
         "title_loc_args" | "loc_args" => {
             value.as_array().is_some_and(|arguments| arguments.iter().all(Value::is_string))
         }
-        "mutable-content" | "badge" | "content-available" => value.is_u64(),
+        "mutable-content" | "badge" | "content-available" => {
+            let whole = Whole::of(value).and_then(|whole| u64::try_from(whole.get()).ok());
+            whole.map(|whole| *value = whole.into()).is_some()
+        }
         name => APS_TEXTS.contains(&name) && value.is_string(),
-    };
-    let known = object.as_object().is_some_and(|members| members.iter().all(fits));
-    if known && text.len() <= APS_BYTES_MAX {
-        Ok(text.into())
-    } else {
-        Err(ApiError::Registration(RegistrationFault::Aps))
     }
 }
 
@@ -378,6 +387,13 @@ mod tests {
         let text = r#""{\"title\":\"x\",\"loc_args\":[\"y\"],\"badge\":1}""#;
         assert_eq!(read(apns, text).unwrap().as_deref(), Some(r#"{"title":"x","loc_args":["y"],"badge":1}"#));
         assert_eq!(read(apns, r#"{"mutable-content":1}"#).unwrap().as_deref(), Some(r#"{"mutable-content":1}"#));
+        let numbers = r#"{"badge":3.0,"mutable-content":1e0,"content-available":1.9}"#;
+        let read_numbers = read(apns, numbers).unwrap().unwrap();
+        let whole = serde_json::json!({ "badge": 3, "mutable-content": 1, "content-available": 1 });
+        assert_eq!(serde_json::from_str::<Value>(&read_numbers).unwrap(), whole, "{read_numbers}");
+        for bad in [r#"{"badge":-1}"#, r#"{"badge":-0.5}"#, r#"{"badge":1e300}"#, r#"{"badge":"1"}"#] {
+            assert_eq!(read(apns, bad), Err(ApiError::Registration(RegistrationFault::Aps)), "{bad}");
+        }
         assert_eq!(read(UserType::Bridge(BridgeKind::Fcm), text), Ok(None));
         let long = format!(r#""{{\"title\":\"{}\"}}""#, "x".repeat(1_024));
         for bad in ["1", r#""x""#, "[]", r#""[]""#, r#"{"alert":{}}"#, r#"{"title":1}"#, r#"{"loc_args":[1]}"#, &long] {

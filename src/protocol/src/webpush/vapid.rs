@@ -16,17 +16,19 @@ use super::errno::ApiError;
 use super::generation_cache::GenerationCache;
 use super::headers::parameter;
 use super::key::{POINT_BYTES, key_digest, parse_point};
-use crate::wire::base64url;
+use crate::wire::number::Whole;
 use crate::wire::text::trim;
+use crate::wire::url::{HttpUrl, Origin};
+use crate::wire::{base64url, list};
 
 /// Longest time by which `exp` may lie ahead, in seconds.
 pub const EXPIRY_AHEAD_MAX: u64 = 24 * 60 * 60;
-/// Time after `exp` in which a token still counts, in seconds.
-pub const EXPIRY_LEEWAY: u64 = 60;
+/// Seconds by which the clock of a sender may differ from this one, at both ends of the time in which a token counts.
+pub const CLOCK_LEEWAY: u64 = 60;
 
 /// Verifies `Authorization` headers. One per shard.
 pub struct Verifier {
-    origin: Box<str>,
+    audience: Audience,
     known: GenerationCache<[u8; 32], CachedToken>,
     scratch: Vec<u8>,
     /// Tokens found in memory.
@@ -35,12 +37,53 @@ pub struct Verifier {
     pub misses: u64,
     /// Tokens that were verified and name a sender that cannot be written to.
     pub odd_subs: u64,
+    /// Times that a token was accepted whose `aud` leaves out the port of the origin.
+    pub audiences_without_port: u64,
 }
 
 #[derive(Clone, Copy)]
 struct CachedToken {
     key: KeyDigest,
     exp: u64,
+    lacks_port: bool,
+}
+
+/// The audience that tokens must name: the origin of the endpoint URLs that this server hands out.
+struct Audience {
+    origin: Origin,
+    /// The origin as most senders spell it.
+    text: Box<str>,
+}
+
+/// Form in which a token names the audience.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Named {
+    Whole,
+    /// As `scheme://host`, although the origin has a port. Several libraries write it so.
+    WithoutPort,
+}
+
+impl Audience {
+    /// Compares `aud` as an origin (RFC 6454 section 4): case, the default port and a slash at its end are no
+    /// difference. `None`: it names another one.
+    fn named_by(&self, aud: &str) -> Option<Named> {
+        if *aud == *self.text {
+            return Some(Named::Whole);
+        }
+        let url = HttpUrl::parse(aud).filter(|url| url.target() == "/")?;
+        let Origin { https, host, port } = url.origin();
+        let ours = &self.origin;
+        if *https != ours.https || host.strip_suffix('.').unwrap_or(host) != ours.host {
+            return None;
+        }
+        if *port == ours.port {
+            return Some(Named::Whole);
+        }
+        // Another port is another origin, also the default one if it is written.
+        let last = aud.trim_end_matches('/').rsplit(':').next().unwrap_or_default();
+        let has_port = last.bytes().all(|byte| byte.is_ascii_digit());
+        (!has_port).then_some(Named::WithoutPort)
+    }
 }
 
 /// A token and the public key it is said to be signed with, as sent.
@@ -51,14 +94,15 @@ struct PresentedToken<'a> {
 
 impl Verifier {
     /// Accepts tokens whose `aud` is `origin`; remembers at most `limit` of them.
-    pub fn new(origin: &str, limit: usize) -> Verifier {
+    pub fn new(origin: &Origin, limit: usize) -> Verifier {
         Verifier {
-            origin: origin.into(),
+            audience: Audience { origin: origin.clone(), text: origin.to_string().into() },
             known: GenerationCache::new(limit),
             scratch: Vec::new(),
             hits: 0,
             misses: 0,
             odd_subs: 0,
+            audiences_without_port: 0,
         }
     }
 
@@ -86,12 +130,15 @@ impl Verifier {
         if let Some(known) = self.known.get(&name) {
             self.hits += 1;
             check_expiry(now, known.exp)?;
+            self.audiences_without_port += u64::from(known.lacks_port);
             return Ok(known.key);
         }
         self.misses += 1;
-        let verified = verify_token(now, shown.token, &key, &self.origin)?;
+        let verified = verify_token(now, shown.token, &key, &self.audience)?;
         self.odd_subs += u64::from(verified.odd_sub);
-        let known = CachedToken { key: key_digest(&key), exp: verified.exp };
+        let lacks_port = verified.named == Named::WithoutPort;
+        self.audiences_without_port += u64::from(lacks_port);
+        let known = CachedToken { key: key_digest(&key), exp: verified.exp, lacks_port };
         self.known.insert(name, known);
         Ok(known.key)
     }
@@ -121,7 +168,7 @@ fn read<'a>(
 
 fn read_parameters(parameters: &[u8]) -> Result<PresentedToken<'_>, ApiError> {
     let (mut token, mut key) = (None, None);
-    for item in parameters.split(|&b| b == b',') {
+    for item in list::elements(parameters) {
         match item {
             [b't' | b'T', b'=', rest @ ..] if token.is_none() => token = Some(unquote(rest)),
             [b'k' | b'K', b'=', rest @ ..] if key.is_none() => key = Some(unquote(rest)),
@@ -182,13 +229,19 @@ fn read_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
 /// Claims of a valid token.
 struct Verified {
     exp: u64,
+    named: Named,
     /// There is a `sub`, and it is neither a `mailto:` nor an `https:` URL (RFC 8292 section 2.1): counted, never
     /// refused.
     odd_sub: bool,
 }
 
 /// Checks signature and claims.
-fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin: &str) -> Result<Verified, ApiError> {
+fn verify_token(
+    now: UnixSeconds,
+    token: &[u8],
+    key: &[u8; POINT_BYTES],
+    audience: &Audience,
+) -> Result<Verified, ApiError> {
     let mut parts = token.split(|&b| b == b'.');
     let (Some(header), Some(claims), Some(signature), None) = (parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -207,23 +260,21 @@ fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin:
     let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key);
     public.verify(signed, &signature).map_err(|_| ApiError::VapidSignature)?;
     let claims: Claims = read_object(&decode(claims)?)?;
-    let exp = claims.exp.as_ref().and_then(Value::as_u64).ok_or(ApiError::VapidExpiry)?;
+    // RFC 7519 section 2: a date is any JSON number.
+    let exp = claims.exp.as_ref().and_then(Whole::of).ok_or(ApiError::VapidExpiry)?.to_u64();
     check_expiry(now, exp)?;
-    if exp > now.0.saturating_add(EXPIRY_AHEAD_MAX) {
+    if exp > now.0.saturating_add(EXPIRY_AHEAD_MAX + CLOCK_LEEWAY) {
         return Err(ApiError::VapidTooLong);
     }
-    match claims.aud {
-        Some(Value::String(aud)) if aud == origin => {
-            let reachable = |sub: &str| sub.starts_with("mailto:") || sub.starts_with("https://");
-            let odd_sub = claims.sub.is_some_and(|sub| !sub.as_str().is_some_and(reachable));
-            Ok(Verified { exp, odd_sub })
-        }
-        _ => Err(ApiError::VapidAudience),
-    }
+    let named = claims.aud.as_ref().and_then(Value::as_str).and_then(|aud| audience.named_by(aud));
+    let named = named.ok_or(ApiError::VapidAudience)?;
+    let reachable = |sub: &str| sub.starts_with("mailto:") || sub.starts_with("https://");
+    let odd_sub = claims.sub.is_some_and(|sub| !sub.as_str().is_some_and(reachable));
+    Ok(Verified { exp, named, odd_sub })
 }
 
 fn check_expiry(now: UnixSeconds, exp: u64) -> Result<(), ApiError> {
-    if now.0 > exp.saturating_add(EXPIRY_LEEWAY) { Err(ApiError::VapidExpired) } else { Ok(()) }
+    if now.0 > exp.saturating_add(CLOCK_LEEWAY) { Err(ApiError::VapidExpired) } else { Ok(()) }
 }
 
 #[cfg(test)]

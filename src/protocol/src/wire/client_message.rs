@@ -16,6 +16,7 @@ use machine::BroadcastVersion;
 use machine::limits::{ACK_UPDATES_MAX, BROADCAST_SUBSCRIPTIONS_MAX};
 use machine::message::Urgency;
 
+use super::number::Whole;
 use super::text;
 
 /// One message of a user agent.
@@ -64,7 +65,7 @@ pub enum ClientMessage<'a> {
 pub struct Ack<'a> {
     /// The message id as sent.
     pub version: Cow<'a, str>,
-    /// 100, 101 or 102; anything else reads as 100.
+    /// 100, 101 or 102; any other number reads as 100.
     pub code: u16,
 }
 
@@ -148,7 +149,9 @@ fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
         }
         "unregister" => {
             let unregister: Unregister = serde_json::from_str(message)?;
-            Ok(ClientMessage::Unregister { channel: unregister.channel.0, code: unregister.code.unwrap_or(0) })
+            let code = u32::try_from(unregister.code.map_or(0, Whole::get));
+            let code = code.map_err(|_| serde_json::Error::custom("not a code"))?;
+            Ok(ClientMessage::Unregister { channel: unregister.channel.0, code })
         }
         "ack" => {
             let acks: AckFields<'_> = serde_json::from_str(message)?;
@@ -157,8 +160,8 @@ fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
         "nack" => {
             let nack: Nack<'_> = serde_json::from_str(message)?;
             let _ = nack.version;
-            let code = nack.code.filter(|code| (301..=303).contains(code)).unwrap_or(0);
-            Ok(ClientMessage::Nack { code: code as u32 })
+            let code = nack.code.map(Whole::to_u32).filter(|code| (301..=303).contains(code)).unwrap_or(0);
+            Ok(ClientMessage::Nack { code })
         }
         "broadcast_subscribe" => {
             let subscribe: Subscribe = serde_json::from_str(message)?;
@@ -209,7 +212,7 @@ struct Unregister {
     #[serde(rename = "channelID")]
     channel: Id,
     #[serde(default)]
-    code: Option<u32>,
+    code: Option<Whole>,
 }
 
 #[derive(Deserialize)]
@@ -225,7 +228,7 @@ struct Update<'a> {
     #[serde(borrow)]
     version: Cow<'a, str>,
     #[serde(default)]
-    code: Option<u16>,
+    code: Option<Whole>,
 }
 
 #[derive(Deserialize)]
@@ -233,7 +236,7 @@ struct Nack<'a> {
     #[serde(borrow)]
     version: Cow<'a, str>,
     #[serde(default)]
-    code: Option<i32>,
+    code: Option<Whole>,
 }
 
 #[derive(Deserialize)]
@@ -285,7 +288,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Bounded<'a> {
                     if acks.len() == ACK_UPDATES_MAX {
                         return Err(A::Error::custom("too many updates"));
                     }
-                    let code = update.code.filter(|code| matches!(code, 101 | 102)).unwrap_or(100);
+                    let code = match update.code.map(Whole::get) {
+                        Some(101) => 101,
+                        Some(102) => 102,
+                        _ => 100,
+                    };
                     acks.push(Ack { version: update.version, code });
                 }
                 Ok(Bounded(acks))

@@ -8,6 +8,8 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::list::last_unquoted;
+
 /// Field that names the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -73,21 +75,6 @@ pub fn client<'a>(
         }
     }
     last
-}
-
-/// Position of the last `separator` outside of quoted strings, read from the end. In a quoted string, a backslash
-/// stands before each quote that does not end it (RFC 9110 section 5.6.4).
-fn last_unquoted(separator: u8, line: &[u8]) -> Option<usize> {
-    let mut in_quotes = false;
-    for (at, &byte) in line.iter().enumerate().rev() {
-        let escapes = || line[..at].iter().rev().take_while(|b| **b == b'\\').count();
-        if byte == b'"' && (!in_quotes || escapes().is_multiple_of(2)) {
-            in_quotes = !in_quotes;
-        } else if byte == separator && !in_quotes {
-            return Some(at);
-        }
-    }
-    None
 }
 
 /// An address, as most proxies write it, or with a port.

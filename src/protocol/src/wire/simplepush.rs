@@ -15,6 +15,7 @@ use machine::limits::ACK_UPDATES_MAX;
 use machine::simplepush::{Mode, Update, WakeData};
 
 use super::client_message::{BadMessage, Id};
+use super::number::Whole;
 use super::text::{push_dashed, push_json, push_u64};
 
 /// The part of a hello that SimplePush adds.
@@ -41,8 +42,11 @@ pub fn read_acks(message: &str) -> Result<Vec<AckVersion>, BadMessage> {
     if acks.message_type != "ack" || acks.updates.len() > ACK_UPDATES_MAX {
         return Err(BadMessage);
     }
-    let version = |ack: &Ack| AckVersion { chid: Chid(ack.channel.0), version: ack.version };
-    Ok(acks.updates.iter().map(version).collect())
+    let version = |ack: &Ack| {
+        let is_version = ack.version.get() >= 0;
+        is_version.then(|| AckVersion { chid: Chid(ack.channel.0), version: ack.version.to_u64() }).ok_or(BadMessage)
+    };
+    acks.updates.iter().map(version).collect()
 }
 
 /// Appends a version update.
@@ -102,7 +106,16 @@ struct Hello {
 #[derive(Deserialize)]
 struct Host {
     ip: IpAddr,
-    port: std::num::NonZeroU16,
+    port: PortNumber,
+}
+
+struct PortNumber(u16);
+
+impl<'de> Deserialize<'de> for PortNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PortNumber, D::Error> {
+        let port = u16::try_from(Whole::deserialize(deserializer)?.get()).ok().filter(|port| *port > 0);
+        port.map(PortNumber).ok_or_else(|| D::Error::custom("not a port"))
+    }
 }
 
 /// ITU-T E.212: a country and a network in it; `netid` is the operator's own name of a part of it.
@@ -123,11 +136,11 @@ impl<'de> Deserialize<'de> for Digits {
         #[serde(untagged)]
         enum Spelling {
             Text(String),
-            Number(u16),
+            Number(Whole),
         }
         let digits = match Spelling::deserialize(deserializer)? {
             Spelling::Text(text) => text,
-            Spelling::Number(number) => number.to_string(),
+            Spelling::Number(number) => number.get().to_string(),
         };
         let right = (1..=3).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
         right.then_some(Digits(digits)).ok_or_else(|| D::Error::custom("not one to three digits"))
@@ -156,13 +169,13 @@ struct Acks<'a> {
 struct Ack {
     #[serde(rename = "channelID")]
     channel: Id,
-    version: u64,
+    version: Whole,
 }
 
 /// As the wake-up service takes it.
 fn wake_data(host: &Host, network: &Network) -> Option<WakeData> {
     let mut form = form_urlencoded::Serializer::new(String::new());
-    form.append_pair("ip", &host.ip.to_string()).append_pair("port", &host.port.to_string());
+    form.append_pair("ip", &host.ip.to_string()).append_pair("port", &host.port.0.to_string());
     form.append_pair("mcc", &network.mcc.0).append_pair("mnc", &network.mnc.0);
     if let Some(NetId(name)) = &network.netid {
         form.append_pair("netid", name);
@@ -198,6 +211,8 @@ mod tests {
         let network = r#","mobilenetwork":{"mcc":"310","mnc":26,"netid":"a.b-C_1","more":1}"#;
         let data = "ip=2001%3Adb8%3A%3A1&port=4500&mcc=310&mnc=26&netid=a.b-C_1";
         assert_eq!(hello(&format!("{host}{network}")), Ok((Mode::Simple, Some(data.to_owned()))));
+        let in_fractions = format!("{host}{network}").replace("4500", "4500.0").replace("26,", "26.5,");
+        assert_eq!(hello(&in_fractions), Ok((Mode::Simple, Some(data.to_owned()))));
         assert_eq!(hello(&format!(r#"{host}{network},"use_webpush":true"#)), Ok((Mode::WebPush, None)));
         for half in [host, network, r#","wakeup_host":null,"mobilenetwork":null"#] {
             assert_eq!(hello(half), Ok((Mode::Simple, None)));
@@ -209,8 +224,14 @@ mod tests {
 
     #[test]
     fn wake_data_that_is_none_is_refused() {
-        for host in [r#""h""#, r#"{"ip":"host.name","port":1}"#, r#"{"ip":"1.2.3.4","port":0}"#, r#"{"ip":"1.2.3.4"}"#]
-        {
+        for host in [
+            r#""h""#,
+            r#"{"ip":"host.name","port":1}"#,
+            r#"{"ip":"1.2.3.4","port":0}"#,
+            r#"{"ip":"1.2.3.4","port":65536}"#,
+            r#"{"ip":"1.2.3.4","port":"1"}"#,
+            r#"{"ip":"1.2.3.4"}"#,
+        ] {
             assert_eq!(hello(&format!(r#","wakeup_host":{host}"#)), Err(BadMessage), "{host}");
         }
         for network in [
@@ -236,7 +257,8 @@ mod tests {
         let entry = |version| AckVersion { chid: Chid([0x11; 16]), version };
         assert_eq!(ack(&["7", "18446744073709551615"]), Ok(vec![entry(7), entry(u64::MAX)]));
         assert_eq!(ack(&[]), Ok(Vec::new()));
-        for wrong in [r#""7""#, "-1", "1.5", "null"] {
+        assert_eq!(ack(&["1.5", "7.0", "7e0", "1e30"]), Ok([1, 7, 7, u64::MAX].map(entry).to_vec()));
+        for wrong in [r#""7""#, "-1", "-0.5", "null"] {
             assert_eq!(ack(&[wrong]), Err(BadMessage), "{wrong}");
         }
         assert_eq!(ack(&vec!["7"; ACK_UPDATES_MAX + 1]), Err(BadMessage));

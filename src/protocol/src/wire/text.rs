@@ -108,6 +108,13 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// The decimal number that `text` is, any number of digits and nothing else (`1*DIGIT` of RFC 5234). Beyond 64 bits it
+/// is the largest.
+pub fn read_digits(text: &[u8]) -> Option<u64> {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    is_number.then(|| parse_u64(text).unwrap_or(u64::MAX))
+}
+
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 #[cfg(test)]
@@ -158,6 +165,8 @@ mod tests {
         assert!(parse_uuid(b"{DEADBEEF-0000-4000-8000-000000000000}").is_some());
         assert!(parse_dashed(b"DEADBEEF-0000-4000-8000-000000000000").is_none());
         assert_eq!(parse_u64(b"18446744073709551616"), None);
+        assert_eq!(read_digits(b"18446744073709551616"), Some(u64::MAX));
+        assert_eq!((read_digits(b"0007"), read_digits(b""), read_digits(b"+7")), (Some(7), None, None));
         assert_eq!(trim(b" \t a b \t"), b"a b");
     }
 }

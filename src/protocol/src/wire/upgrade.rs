@@ -3,13 +3,15 @@
 use tungstenite::handshake::derive_accept_key;
 
 use super::http1::{Framing, Head, Response};
+use super::list;
 
 /// Reason to refuse an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpgradeError {
-    /// HTTP/1.0, `Upgrade` to another protocol, or a version that is not spoken here: 426.
+    /// HTTP/1.0, or a version that is not spoken here: 426.
     Required,
-    /// No `Upgrade` field, `Connection` does not list `upgrade`, no key, or a body: 400.
+    /// `Upgrade` does not list `websocket`, `Connection` does not list `upgrade`, no key of 16 bytes, a key or version
+    /// twice, or a body: 400.
     Malformed,
 }
 
@@ -30,29 +32,49 @@ pub struct Accepted<'b> {
 
 /// Returns true if a head requests a WebSocket, also one whose `Upgrade` a proxy has dropped.
 pub fn is_asked(head: &Head<'_, '_>) -> bool {
-    ["upgrade", "sec-websocket-key", "sec-websocket-version"].iter().any(|name| head.header(name).is_some())
+    offers(head) || ["sec-websocket-key", "sec-websocket-version"].iter().any(|name| head.header(name).is_some())
+}
+
+/// Returns true if `Upgrade` lists WebSockets. Other protocols in it are ignored: a client offers them, and goes on
+/// without an upgrade (RFC 9110 section 7.8).
+fn offers(head: &Head<'_, '_>) -> bool {
+    let name = |protocol: &[u8]| protocol.split(|b| *b == b'/').next().is_some_and(is_websocket);
+    head.every("upgrade").flat_map(list::elements).any(name)
+}
+
+fn is_websocket(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"websocket")
+}
+
+/// Returns true for 16 bytes in base64 (RFC 6455 section 4.2.1).
+fn is_key(text: &[u8]) -> bool {
+    let is_digit = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    text.strip_suffix(b"==").is_some_and(|digits| digits.len() == 22 && digits.iter().all(is_digit))
+}
+
+/// Returns the value of a field that may be there once (RFC 6455 section 11.3).
+fn once<'b>(head: &Head<'_, 'b>, name: &str) -> Result<Option<&'b [u8]>, UpgradeError> {
+    let mut values = head.every(name);
+    let value = values.next();
+    if values.next().is_some() { Err(UpgradeError::Malformed) } else { Ok(value) }
 }
 
 /// Checks the head of `GET /`; method and path are the caller's.
 pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeError> {
     // A 426 carries `Upgrade`. Proxies hand the field on to clients of HTTP/2, which forbids it (RFC 9113 section
     // 8.2.2); those cannot send it either, so only a request with the field is answered 426.
-    if head.header("upgrade").is_none() {
+    if !offers(head) {
         return Err(UpgradeError::Malformed);
     }
     // An `Upgrade` field in an HTTP/1.0 request is ignored (RFC 9110 section 7.8; RFC 6455 section 4.2.1).
     if head.is_http_1_0 {
         return Err(UpgradeError::Required);
     }
-    let offers = |value: &[u8]| value.windows(9).any(|part| part.eq_ignore_ascii_case(b"websocket"));
-    if !head.every("upgrade").any(offers) {
+    if !matches!(once(head, "sec-websocket-version")?, Some(b"13" | b"8" | b"7")) {
         return Err(UpgradeError::Required);
     }
-    if !matches!(head.header("sec-websocket-version"), Some(b"13" | b"8" | b"7")) {
-        return Err(UpgradeError::Required);
-    }
-    let key = head.header("sec-websocket-key").unwrap_or_default();
-    if key.is_empty() || !head.lists("connection", "upgrade") || head.framing != Framing::Length(0) {
+    let key = once(head, "sec-websocket-key")?.unwrap_or_default();
+    if !is_key(key) || !head.lists("connection", "upgrade") || head.framing != Framing::Length(0) {
         return Err(UpgradeError::Malformed);
     }
     let echo_protocol = head.lists("sec-websocket-protocol", SUB_PROTOCOL);
@@ -162,7 +184,7 @@ mod tests {
         assert!(verdict(&GOOD.replace("13", "8")).is_ok());
         assert!(verdict(&GOOD.replace("13", "7")).is_ok());
         assert_eq!(verdict(&GOOD.replace("13", "12")).err(), Some(UpgradeError::Required));
-        assert_eq!(verdict(&GOOD.replace("WebSocket\r", "h2c\r")).err(), Some(UpgradeError::Required));
+        assert_eq!(verdict(&GOOD.replace("WebSocket\r", "h2c\r")).err(), Some(UpgradeError::Malformed));
         assert_eq!(verdict("").err(), Some(UpgradeError::Malformed));
         assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeError::Malformed));
         assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeError::Malformed));
@@ -176,7 +198,8 @@ mod tests {
             let mut slots = HeaderSlots::new();
             is_asked(&parse_head(bytes.as_bytes(), &mut slots).unwrap())
         };
-        assert!(asks(GOOD) && asks("Upgrade: h2c\r\n"));
+        assert!(asks(GOOD) && asks("Upgrade: websocket/13\r\n") && asks("Upgrade: h2c,,WEBSOCKET\r\n"));
+        assert!(!asks("Upgrade: h2c\r\n") && !asks("Upgrade: xwebsocket, TLS/1.0\r\n"));
         assert!(asks("Sec-WebSocket-Version: 13\r\n"), "a proxy that drops Upgrade is told so");
         assert!(!asks("Connection: keep-alive\r\n"));
     }

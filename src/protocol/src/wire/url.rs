@@ -28,6 +28,48 @@ pub struct Origin {
     pub port: u16,
 }
 
+/// Start of the URLs that a server hands out: an origin, and a path without a slash at its end. `Display` spells it in
+/// one way only: the host in lower case, and no port that is the default of the scheme.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BaseUrl {
+    origin: Origin,
+    path: String,
+}
+
+impl BaseUrl {
+    /// Reads an absolute URL without a query. A dot at the end of the host is left out, because senders copy the host
+    /// into places where it has none.
+    pub fn parse(text: &str) -> Option<BaseUrl> {
+        let HttpUrl { mut origin, target } = HttpUrl::parse(text).filter(|url| !url.target.contains('?'))?;
+        if let Some(host) = origin.host.strip_suffix('.') {
+            origin.host = host.to_owned();
+        }
+        let is_name = !origin.host.is_empty() && !origin.host.ends_with('.');
+        is_name.then(|| BaseUrl { origin, path: target.trim_end_matches('/').to_owned() })
+    }
+
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Empty, or begins with a slash.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.origin, self.path)
+    }
+}
+
+impl From<Origin> for BaseUrl {
+    fn from(origin: Origin) -> BaseUrl {
+        BaseUrl { origin, path: String::new() }
+    }
+}
+
 impl HttpUrl {
     /// Reads an absolute URL; `None` for what is none.
     pub fn parse(text: &str) -> Option<HttpUrl> {
@@ -99,9 +141,14 @@ impl Origin {
         if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
     }
 
+    /// Returns true if the port is that of the scheme.
+    pub fn has_default_port(&self) -> bool {
+        self.port == default_port(self.https)
+    }
+
     /// As in a `Host` header: without the port when it is that of the scheme.
     pub fn authority(&self) -> String {
-        if self.port == default_port(self.https) { self.bracketed() } else { self.with_port() }
+        if self.has_default_port() { self.bracketed() } else { self.with_port() }
     }
 }
 
@@ -207,6 +254,36 @@ mod tests {
         assert_ne!(url("http://a:443").origin(), url("https://a").origin());
         for (text, resolved) in [("http://[::1]", "[::1]:80"), ("http://h", "h:80"), ("https://h/p", "h:443")] {
             assert_eq!(url(text).origin().with_port(), resolved);
+        }
+    }
+
+    #[test]
+    fn a_base_has_one_spelling() {
+        for (text, spelled) in [
+            ("HTTPS://Push.Example.ORG:443/", "https://push.example.org"),
+            ("https://push.example.org.", "https://push.example.org"),
+            ("https://push.example.org.:8443//", "https://push.example.org:8443"),
+            ("http://h:80/Push/", "http://h/Push"),
+            ("http://h:443", "http://h:443"),
+            ("https://[2001:DB8:0::1]:443/a/b", "https://[2001:db8::1]/a/b"),
+        ] {
+            let base = BaseUrl::parse(text).unwrap();
+            assert_eq!(base.to_string(), spelled, "{text}");
+            assert_eq!(BaseUrl::parse(spelled), Some(base), "{text}");
+        }
+        for text in [
+            "",
+            "h",
+            "ftp://h",
+            "http://",
+            "http://.",
+            "http://h..",
+            "http://u@h",
+            "http://h/?q",
+            "http://h#f",
+            "http://a b",
+        ] {
+            assert_eq!(BaseUrl::parse(text), None, "{text}");
         }
     }
 

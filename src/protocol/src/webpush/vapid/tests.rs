@@ -35,7 +35,11 @@ impl Sender {
 const HEADER: &str = r#"{"typ":"JWT","alg":"ES256"}"#;
 
 fn verifier() -> Verifier {
-    Verifier::new(ORIGIN, 16)
+    of_origin(ORIGIN, 16)
+}
+
+fn of_origin(origin: &str, limit: usize) -> Verifier {
+    Verifier::new(HttpUrl::parse(origin).unwrap().origin(), limit)
 }
 
 fn check(verifier: &mut Verifier, authorization: &str, crypto_key: Option<&str>) -> Result<KeyDigest, ApiError> {
@@ -98,16 +102,21 @@ fn claims_follow_their_rules() {
     };
     let good = NOW + 3600;
     for (aud, exp, expected) in [
-        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX).to_string(), Ok(())),
-        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX + 1).to_string(), Err(ApiError::VapidTooLong)),
-        (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY).to_string(), Ok(())),
-        (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY - 1).to_string(), Err(ApiError::VapidExpired)),
+        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX + CLOCK_LEEWAY).to_string(), Ok(())),
+        (format!("\"{ORIGIN}\""), format!("{}.9", NOW + EXPIRY_AHEAD_MAX + CLOCK_LEEWAY), Ok(())),
+        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX + CLOCK_LEEWAY + 1).to_string(), Err(ApiError::VapidTooLong)),
+        (format!("\"{ORIGIN}\""), "1e300".to_string(), Err(ApiError::VapidTooLong)),
+        (format!("\"{ORIGIN}\""), (NOW - CLOCK_LEEWAY).to_string(), Ok(())),
+        (format!("\"{ORIGIN}\""), format!("{}.1", NOW - CLOCK_LEEWAY), Ok(())),
+        (format!("\"{ORIGIN}\""), (NOW - CLOCK_LEEWAY - 1).to_string(), Err(ApiError::VapidExpired)),
         (format!("\"{ORIGIN}\""), format!("\"{good}\""), Err(ApiError::VapidExpiry)),
         (format!("\"{ORIGIN}\""), "null".to_string(), Err(ApiError::VapidExpiry)),
-        (format!("\"{ORIGIN}\""), "-5".to_string(), Err(ApiError::VapidExpiry)),
-        (format!("\"{ORIGIN}\""), format!("{good}.5"), Err(ApiError::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), "-5".to_string(), Err(ApiError::VapidExpired)),
+        (format!("\"{ORIGIN}\""), format!("{good}.5"), Ok(())),
         (format!("[\"{ORIGIN}\"]"), good.to_string(), Err(ApiError::VapidAudience)),
-        (format!("\"{ORIGIN}/\""), good.to_string(), Err(ApiError::VapidAudience)),
+        (format!("\"{ORIGIN}/\""), good.to_string(), Ok(())),
+        (format!("\"{ORIGIN}:443\""), good.to_string(), Ok(())),
+        (format!("\"{ORIGIN}/wpush\""), good.to_string(), Err(ApiError::VapidAudience)),
         ("null".to_string(), good.to_string(), Err(ApiError::VapidAudience)),
     ] {
         let claims = format!(r#"{{"aud":{aud},"exp":{exp}}}"#);
@@ -158,6 +167,38 @@ fn who_sends_is_not_asked_for() {
     assert_eq!(verifier.odd_subs, 3, "counted, not refused");
 }
 
+/// web-push-php, webpush-java and Rust web-push make the audience of scheme and host only.
+#[test]
+fn an_audience_may_leave_out_the_port_of_the_origin_and_is_counted() {
+    let sender = Sender::new();
+    let mut verifier = of_origin("https://push.example.com:8443", 16);
+    let mut verdict = |aud: &str| {
+        let token = sender.token(HEADER, &format!(r#"{{"aud":"{aud}","exp":{}}}"#, NOW + 60));
+        let result = check(&mut verifier, &format!("vapid t={token},k={}", sender.key()), None).map(|_| ());
+        (result, verifier.audiences_without_port)
+    };
+    assert_eq!(verdict("https://push.example.com:8443"), (Ok(()), 0));
+    assert_eq!(verdict("https://push.example.com"), (Ok(()), 1));
+    assert_eq!(verdict("HTTPS://PUSH.example.com/"), (Ok(()), 2));
+    for other in [
+        "https://push.example.com:443",
+        "https://push.example.com:8444",
+        "http://push.example.com",
+        "https://example.com",
+    ] {
+        assert_eq!(verdict(other), (Err(ApiError::VapidAudience), 2), "{other}");
+    }
+    // A token that is remembered counts again.
+    let token = sender.token(HEADER, &format!(r#"{{"aud":"https://push.example.com","exp":{}}}"#, NOW + 60));
+    for count in [3, 4] {
+        assert!(check(&mut verifier, &format!("vapid t={token},k={}", sender.key()), None).is_ok());
+        assert_eq!(verifier.audiences_without_port, count);
+    }
+    let mut on_443 = of_origin(ORIGIN, 16);
+    assert!(check(&mut on_443, &format!("vapid t={token},k={}", sender.key()), None).is_ok());
+    assert_eq!(on_443.audiences_without_port, 0);
+}
+
 #[test]
 fn a_key_off_the_curve_verifies_nothing() {
     let sender = Sender::new();
@@ -188,7 +229,7 @@ fn the_example_of_rfc_8292_is_verified() {
         "b1JrErtmysazNjjvW2L9OkSSHzvoD1oA, k=BA1Hxzyi1RUM1b5wjxsn7nGxAszw2u61m164i3MrAIxHF6YK5h4SDYic-dRuU_RCPCfA5a",
         "q9ojSwk5Y2EmClBPs"
     );
-    let at = |origin: &str, now| Verifier::new(origin, 4).check(UnixSeconds(now), authorization.as_bytes(), None);
+    let at = |origin: &str, now| of_origin(origin, 4).check(UnixSeconds(now), authorization.as_bytes(), None);
     assert!(at("https://push.example.net", 1_453_523_000).is_ok());
     assert_eq!(at("https://push.example.com", 1_453_523_000), Err(ApiError::VapidAudience));
     assert_eq!(at("https://push.example.net", 1_453_523_829), Err(ApiError::VapidExpired));
@@ -201,15 +242,15 @@ fn a_remembered_token_expires() {
     let mut verifier = verifier();
     let mut at = |now| verifier.check(UnixSeconds(now), authorization.as_bytes(), None);
     assert!(at(NOW).is_ok());
-    assert!(at(NOW + 10 + EXPIRY_LEEWAY).is_ok());
-    assert_eq!(at(NOW + 11 + EXPIRY_LEEWAY), Err(ApiError::VapidExpired));
+    assert!(at(NOW + 10 + CLOCK_LEEWAY).is_ok());
+    assert_eq!(at(NOW + 11 + CLOCK_LEEWAY), Err(ApiError::VapidExpired));
     assert_eq!(verifier.hits, 2);
 }
 
 #[test]
 fn memory_is_bounded() {
     let sender = Sender::new();
-    let mut verifier = Verifier::new(ORIGIN, 4);
+    let mut verifier = of_origin(ORIGIN, 4);
     for n in 0..20 {
         let authorization = format!("vapid t={},k={}", sender.good_token(NOW + n), sender.key());
         assert!(check(&mut verifier, &authorization, None).is_ok());

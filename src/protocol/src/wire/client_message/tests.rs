@@ -43,6 +43,10 @@ fn other_messages_read_their_fields() {
     let nack = |code| Ok(ClientMessage::Nack { code });
     assert_eq!(read(r#"{"messageType":"nack","version":"v","code":302}"#), nack(302));
     assert_eq!(read(r#"{"messageType":"nack","version":"v","code":-5}"#), nack(0));
+    assert_eq!(read(r#"{"messageType":"nack","version":"v","code":301.9}"#), nack(301));
+    assert_eq!(read(r#"{"messageType":"nack","version":"v","code":1e300}"#), nack(0));
+    let unregister = unregister.replace("201", "2.02e2");
+    assert_eq!(read(&unregister), Ok(ClientMessage::Unregister { channel: CHANNEL, code: 202 }));
     assert_eq!(read(r#"{"messageType":"nack","version":"v"}"#), nack(0));
     for ping in ["{}", " {\t\r\n} ", r#"{"messageType":"ping"}"#] {
         assert_eq!(read(ping), Ok(ClientMessage::Ping));
