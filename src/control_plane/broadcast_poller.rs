@@ -63,6 +63,8 @@ pub(super) struct BroadcastPoller {
     board: Arc<Board>,
     /// For one poll; [`POLL_TIME_MAX`] but in tests.
     pub patience: Duration,
+    /// Least time until the next poll, as the source asked in its last answer.
+    pub pause: Duration,
 }
 
 impl BroadcastPoller {
@@ -76,6 +78,7 @@ impl BroadcastPoller {
             stats: BroadcastSourceStats::default(),
             board: Arc::new(Board::new(&[BroadcastSourceStats::MEANINGS])),
             patience: POLL_TIME_MAX,
+            pause: Duration::ZERO,
         }
     }
 
@@ -93,13 +96,15 @@ impl BroadcastPoller {
         tokio::time::sleep(self.source.interval.mul_f64(jitter())).await;
         loop {
             self.poll().await;
-            tokio::time::sleep(self.source.interval.mul_f64(0.9 + 0.2 * jitter())).await;
+            tokio::time::sleep(self.source.interval.mul_f64(0.9 + 0.2 * jitter()).max(self.pause)).await;
         }
     }
 
     /// Asks once, takes over what it says, counts, and logs a change for better or worse.
     pub async fn poll(&mut self) {
-        let asked = tokio::time::timeout(self.patience, self.ask()).await;
+        let mut pause = Duration::ZERO;
+        let asked = tokio::time::timeout(self.patience, self.ask(&mut pause)).await;
+        self.pause = pause.min(PAUSE_MAX);
         let values = asked.unwrap_or(Err(HttpClientError::Timeout));
         let set = |values| self.broadcasts.set(values).map_err(|why| HttpClientError::Body(why.to_owned()));
         let outcome = values.and_then(set);
@@ -128,8 +133,8 @@ impl BroadcastPoller {
         }
     }
 
-    /// Asks, and follows redirects.
-    async fn ask(&self) -> Result<Values, HttpClientError> {
+    /// Asks, and follows redirects. `pause` becomes the time for which the source asks to wait.
+    async fn ask(&self, pause: &mut Duration) -> Result<Values, HttpClientError> {
         let mut url = self.source.url.clone();
         let mut at_home = true;
         for _ in 0..=REDIRECTS_MAX {
@@ -137,6 +142,7 @@ impl BroadcastPoller {
             if answer.status.is_success() {
                 return parse(&answer.body);
             }
+            *pause = answer.pause.unwrap_or_default();
             if !matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Err(HttpClientError::Status(answer.status));
             }
@@ -168,6 +174,8 @@ impl BroadcastPoller {
 /// For one poll with its redirects: outlives two lost SYNs (sent again after 1 s and 2 s more), where the 1 s of the
 /// older service fails with the first; and a start that waits for a dead source is not held up for long.
 const POLL_TIME_MAX: Duration = Duration::from_secs(5);
+/// Pause that the source asks for (`Retry-After`). Beyond it: an hour counts.
+const PAUSE_MAX: Duration = Duration::from_secs(3_600);
 /// Redirects followed in one poll. Refuse: the poll fails.
 const REDIRECTS_MAX: usize = 3;
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body, Bytes};
@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::resolver::{Resolver, resolve_by_system};
+use super::retry_after::retry_after;
 use protocol::wire::global::is_global;
 use protocol::wire::url::{HttpUrl, Origin};
 
@@ -51,6 +52,8 @@ pub(super) struct HttpResponse {
     pub status: StatusCode,
     /// The field `Location`, if it is a text.
     pub location: Option<String>,
+    /// Time for which a server that is down or has too many requests asks to wait. Unbounded.
+    pub pause: Option<Duration>,
     /// Empty unless the status is 2xx and the caller wanted a body.
     pub body: Bytes,
 }
@@ -169,7 +172,9 @@ impl HttpClient {
         let of_status = |status: StatusCode| if status.is_success() { body_bytes_max } else { 0 };
         let (head, body) = self.send(url, request, of_status).await?.into_parts();
         let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        Ok(HttpResponse { status: head.status, location, body })
+        let is_busy = matches!(head.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let pause = retry_after(&head.headers, SystemTime::now()).filter(|_| is_busy);
+        Ok(HttpResponse { status: head.status, location, pause, body })
     }
 
     /// As [`HttpClient::call`], but returns the whole head. Reads as many bytes of the body as `body_bytes_max` says

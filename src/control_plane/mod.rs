@@ -38,6 +38,7 @@ mod forward;
 
 mod lease;
 mod resolver;
+mod retry_after;
 mod clock_monitor;
 mod validity;
 

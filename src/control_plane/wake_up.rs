@@ -52,6 +52,8 @@ const WAKE_DATA_BYTES_MAX: usize = 512;
 const WAKE_CALLS_MAX: usize = 16;
 /// For one call (PROTOCOL.md 7.10).
 const WAKE_TIME_MAX: Duration = Duration::from_secs(3);
+/// Pause that the wake-up server asks for (`Retry-After`); calls wait in [`WakeUpQueue`]. Beyond it: a minute counts.
+const WAKE_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Failures within this time after one that was logged are only counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -76,6 +78,8 @@ pub(super) struct WakeUpSender {
     stats: WakeUpStats,
     board: Arc<Board>,
     warned_at: Option<Instant>,
+    /// No call before this time, as the wake-up server asked.
+    not_before: Option<tokio::time::Instant>,
     /// For one call; [`WAKE_TIME_MAX`] but in tests.
     pub patience: Duration,
 }
@@ -89,6 +93,7 @@ impl WakeUpSender {
             stats: WakeUpStats::default(),
             board: Arc::new(Board::new(&[WakeUpStats::MEANINGS])),
             warned_at: None,
+            not_before: None,
             patience: WAKE_TIME_MAX,
         }
     }
@@ -106,14 +111,21 @@ impl WakeUpSender {
         let bell = wake_ups.queue.bell()?;
         let mut calls = JoinSet::new();
         loop {
+            self.not_before = self.not_before.filter(|until| tokio::time::Instant::now() < *until);
+            let may_call = self.not_before.is_none();
+            let pause = tokio::time::sleep_until(self.not_before.unwrap_or_else(tokio::time::Instant::now));
             tokio::select! {
-                data = wake_ups.queue.pop(&bell), if calls.len() < WAKE_CALLS_MAX => {
+                () = pause, if !may_call => {}
+                data = wake_ups.queue.pop(&bell), if may_call && calls.len() < WAKE_CALLS_MAX => {
                     let (client, url, patience) = (Arc::clone(&self.client), self.url.clone(), self.patience);
                     calls.spawn(call(client, url, data?, patience));
                 }
                 Some(ended) = calls.join_next() => {
                     // A call is never cancelled: there is no other error.
-                    if let Ok(outcome) = ended {
+                    if let Ok((outcome, pause)) = ended {
+                        if let Some(pause) = pause {
+                            self.not_before = Some(tokio::time::Instant::now() + pause.min(WAKE_PAUSE_MAX));
+                        }
                         self.count(outcome);
                     }
                 }
@@ -149,17 +161,19 @@ impl WakeUpSender {
     }
 }
 
-/// One call, to the configured URL and nowhere else: a redirect would let the wake-up server aim requests at any server
-/// that this host can reach.
+/// One call, and the pause that its answer asks for. It goes to the configured URL and nowhere else: a redirect would
+/// let the wake-up server aim requests at any server that this host can reach.
 async fn call(
     client: Arc<HttpClient>,
     url: HttpUrl,
     data: Box<str>,
     within: Duration,
-) -> Result<StatusCode, HttpClientError> {
+) -> (Result<StatusCode, HttpClientError>, Option<Duration>) {
     let mut request = Request::new(data.into_string());
     *request.method_mut() = Method::POST;
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
     let answer = tokio::time::timeout(within, client.call(&url, request, 0)).await;
-    answer.unwrap_or(Err(HttpClientError::Timeout)).map(|answer| answer.status)
+    let answer = answer.unwrap_or(Err(HttpClientError::Timeout));
+    let pause = answer.as_ref().ok().and_then(|answer| answer.pause);
+    (answer.map(|answer| answer.status), pause)
 }

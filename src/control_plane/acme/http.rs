@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderValue, RETRY_AFTER};
@@ -12,6 +12,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use protocol::wire::url::HttpUrl;
 
 use crate::control_plane::http_client::{self, HttpClientError};
+use crate::control_plane::retry_after::retry_after;
 
 /// [`HttpClient`] by the HTTP client of the control plane.
 #[derive(Clone)]
@@ -37,8 +38,8 @@ impl Http {
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Time for one request with its answer. Beyond it: the order fails.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
-/// Seconds of a pause that the authority asks for. Beyond it: a day counts.
-const RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
+/// Pause that the authority asks for. Beyond it: a day counts.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
 type Response = Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>>;
 
@@ -55,25 +56,24 @@ impl HttpClient for Http {
             if url == directory && !is_directory(&body) {
                 return Err(Error::Str("newNonce in the directory, as an https URL"));
             }
-            bound_retry_after(&mut parts.headers);
+            let pause = bound_retry_after(&mut parts.headers, SystemTime::now());
             if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-                asked.store(retry_after(&parts.headers).unwrap_or(0), Ordering::Relaxed);
+                asked.store(pause.as_secs(), Ordering::Relaxed);
             }
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
 }
 
-/// Returns the seconds of `Retry-After`. A date counts as none.
-fn retry_after(headers: &HeaderMap) -> Option<u64> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
-}
-
-/// Lowers the seconds of `Retry-After`: the client adds them to the clock unchecked, and an overflow would panic.
-fn bound_retry_after(headers: &mut HeaderMap) {
-    if retry_after(headers).is_some_and(|seconds| seconds > RETRY_AFTER_SECONDS_MAX) {
-        headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS_MAX));
+/// Returns the pause that an answer asks for, and writes it into the field as seconds within its bound: the client adds
+/// them to the clock unchecked, and an overflow would panic. A field that cannot be read is removed.
+fn bound_retry_after(headers: &mut HeaderMap, now: SystemTime) -> Duration {
+    let pause = retry_after(headers, now).map(|pause| pause.min(RETRY_AFTER_MAX));
+    headers.remove(RETRY_AFTER);
+    if let Some(pause) = pause {
+        headers.insert(RETRY_AFTER, HeaderValue::from(pause.as_secs()));
     }
+    pause.unwrap_or_default()
 }
 
 /// Returns true if the client can ask for nonces with this directory: it takes that URL for granted, and would panic.
@@ -87,22 +87,36 @@ fn is_directory(body: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// Sun, 06 Nov 1994 08:49:37 GMT.
+    const NOW: Duration = Duration::from_secs(784_111_777);
+
     #[test]
     fn a_pause_that_the_authority_asks_for_is_at_most_a_day() {
         let most = u64::MAX.to_string();
-        let date = "Fri, 31 Dec 2999 23:59:59 GMT";
-        for (said, taken) in
-            [("5", "5"), ("86400", "86400"), ("86401", "86400"), (&*most, "86400"), ("+86401", "86400"), (date, date)]
-        {
+        for (said, taken) in [
+            ("5", 5),
+            ("86400", 86_400),
+            ("86401", 86_400),
+            (&*most, 86_400),
+            ("99999999999999999999999", 86_400),
+            // Let's Encrypt and others may name a time in place of a span.
+            ("Sun, 06 Nov 1994 10:49:37 GMT", 7_200),
+            ("Tue, 31 Dec 2999 23:59:59 GMT", 86_400),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", 0),
+        ] {
             let mut headers = HeaderMap::new();
             headers.insert(RETRY_AFTER, HeaderValue::from_str(said).unwrap());
             headers.append(RETRY_AFTER, HeaderValue::from_static("7"));
-            bound_retry_after(&mut headers);
-            assert_eq!(headers[RETRY_AFTER], taken, "{said}");
+            let pause = bound_retry_after(&mut headers, SystemTime::UNIX_EPOCH + NOW);
+            assert_eq!(pause, Duration::from_secs(taken), "{said}");
+            assert_eq!(headers.get_all(RETRY_AFTER).iter().collect::<Vec<_>>(), [taken.to_string().as_str()], "{said}");
         }
-        let mut none = HeaderMap::new();
-        bound_retry_after(&mut none);
-        assert!(none.is_empty());
+        for said in ["", "soon", "+86401", "-1"] {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_str(said).unwrap());
+            assert_eq!(bound_retry_after(&mut headers, SystemTime::UNIX_EPOCH + NOW), Duration::ZERO);
+            assert!(headers.is_empty(), "{said}");
+        }
     }
 
     #[test]

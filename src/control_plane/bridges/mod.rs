@@ -23,7 +23,6 @@ mod profiles;
 mod queue;
 mod recent;
 mod request;
-mod retry_after;
 mod retry_budget;
 mod settings;
 mod stats;

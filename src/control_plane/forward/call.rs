@@ -1,12 +1,12 @@
 //! One call of a target, within the bounds of all calls.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hashbrown::HashMap;
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use machine::upstream::{ForwardCall, ForwardMessage, ForwardOutcome};
 use protocol::webpush::forward::{Targets, authorization};
@@ -14,6 +14,7 @@ use protocol::wire::text::urgency_name;
 use protocol::wire::url::HttpUrl;
 
 use super::super::http_client::{HttpClient, HttpClientError};
+use super::super::retry_after::retry_seconds;
 
 /// Settings of the calls.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +100,7 @@ impl Forwarder {
         match self.client.send(url, request, |_| 0).await {
             Ok(answer) => ForwardOutcome::Answered {
                 status: answer.status().as_u16(),
-                retry_after: retry_after(answer.headers()),
+                retry_after: retry_seconds(answer.headers(), SystemTime::now()),
             },
             Err(fault) => failure(&fault),
         }
@@ -138,14 +139,5 @@ fn request(url: &HttpUrl, message: &ForwardMessage) -> Option<Request<Full<Bytes
     Some(request)
 }
 
-/// Returns the seconds of `Retry-After` within what a sender should wait; `None` without one. A date counts as none.
-fn retry_after(headers: &HeaderMap) -> Option<u32> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(seconds.clamp(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX) as u32)
-}
-
 /// Calls under way of one host. Refuse: 503.
 pub(super) const HOST_CALLS_MAX: usize = 16;
-/// Bounds of the `Retry-After` that a target names.
-const RETRY_SECONDS_MIN: u64 = 10;
-const RETRY_SECONDS_MAX: u64 = 3_600;

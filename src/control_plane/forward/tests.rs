@@ -96,7 +96,7 @@ async fn statuses_are_reported_and_redirects_are_not_followed() {
         ("429 Too Many Requests", "retry-after: 77\r\n", Some(77)),
         ("429 Too Many Requests", "retry-after: 1\r\n", Some(10)),
         ("503 Service Unavailable", "retry-after: 99999999999\r\n", Some(3_600)),
-        ("503 Service Unavailable", "retry-after: Wed, 21 Oct 2099 07:28:00 GMT\r\n", None),
+        ("503 Service Unavailable", "retry-after: Wed, 21 Oct 2099 07:28:00 GMT\r\n", Some(3_600)),
         ("404 Not Found", "", None),
     ] {
         fake.answer_now(move |_| answer(status, fields, &"x".repeat(100_000)));

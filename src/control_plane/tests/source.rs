@@ -59,6 +59,28 @@ async fn what_the_source_says_reaches_the_shards_once() {
 }
 
 #[tokio::test]
+async fn a_source_that_asks_for_a_pause_gets_one() {
+    let fake = Fake::start(|_| None);
+    let (mut poller, _) = poller(&fake.url("/"), HttpClient::new());
+    let date = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+    for (status, fields, seconds) in [
+        ("503 Down", "retry-after: 77\r\n".to_owned(), 77),
+        ("429 Busy", format!("{date}retry-after: Sun, 06 Nov 1994 09:19:37 GMT\r\n"), 1_800),
+        ("503 Down", "retry-after: 99999999999999999999999\r\n".to_owned(), 3_600),
+        ("503 Down", "retry-after: soon\r\n".to_owned(), 0),
+        ("500 Broken", "retry-after: 77\r\n".to_owned(), 0),
+    ] {
+        let shown = fields.clone();
+        fake.answer_now(move |_| answer(status, &fields, ""));
+        poller.poll().await;
+        assert_eq!(poller.pause, Duration::from_secs(seconds), "{status} {shown}");
+    }
+    fake.answer_now(|_| values("a/b", "1"));
+    poller.poll().await;
+    assert_eq!(poller.pause, Duration::ZERO);
+}
+
+#[tokio::test]
 async fn redirects_are_followed_and_who_is_elsewhere_never_sees_the_token() {
     let away = Fake::start(|_| None);
     let (home, elsewhere) = (Fake::start(|_| None), away.url("/away"));

@@ -54,6 +54,22 @@ async fn every_push_of_every_thread_is_one_post() {
 }
 
 #[tokio::test]
+async fn a_wake_up_server_that_asks_for_a_pause_gets_one() {
+    let fake = Fake::start(|_| answer("503 Busy", "retry-after: 1\r\n", ""));
+    let (caller, wake_ups) = caller(&fake.url("/"));
+    let board = caller.board();
+    tokio::spawn(caller.run());
+    wake_ups.push("ip=192.0.2.1&port=1".into());
+    until(&board, "status", 1).await;
+    fake.answer_now(|_| answer("200 OK", "", ""));
+    // From before the pause began, as far as this test can tell.
+    let counted = std::time::Instant::now();
+    wake_ups.push("ip=192.0.2.2&port=2".into());
+    until(&board, "ok", 1).await;
+    assert!(counted.elapsed() >= Duration::from_millis(900), "{:?}", counted.elapsed());
+}
+
+#[tokio::test]
 async fn a_redirect_is_not_followed_and_bad_answers_are_counted() {
     let other = Fake::start(|_| answer("200 OK", "", ""));
     let target = other.url("/");

@@ -1,3 +1,5 @@
-//! The place of the module below in the server: its files name each other by it.
+//! The place of the modules below in the server: their files name each other by it.
 
 pub mod bridges;
+#[path = "../../../../src/control_plane/retry_after.rs"]
+mod retry_after;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::control_plane::bridges::judgement::{Judgement, Reason, Retry};
 use crate::control_plane::bridges::request::Answer;
-use crate::control_plane::bridges::retry_after::retry_after;
+use crate::control_plane::retry_after::retry_seconds;
 
 /// Reads an answer. Members that are missing or of another type count as absent.
 pub(in crate::control_plane::bridges) fn judge(answer: &Answer, now: SystemTime) -> Judgement {
@@ -17,20 +17,19 @@ pub(in crate::control_plane::bridges) fn judge(answer: &Answer, now: SystemTime)
     let status = answer.status.as_u16();
     let error = FcmError::read(&answer.body);
     let code = error.as_ref().and_then(|error| error.code.as_deref());
+    let pause = retry_seconds(&answer.headers, now);
     match (status, &error) {
         (404, _) if code == Some("UNREGISTERED") => Judgement::gone(),
         (404, _) => Judgement::doubted(Reason::NotFound),
         (401, _) if code != Some("THIRD_PARTY_AUTH_ERROR") => unauthenticated().retrying(Retry::NewCredentials),
-        (429, _) => Judgement::quota(retry_after(&answer.headers, now, QUOTA_SECONDS)),
+        (429, _) => Judgement::quota(pause.unwrap_or(QUOTA_SECONDS)),
         (_, None) => Judgement::no_answer_of_ours(status),
-        (_, Some(_)) if code == Some("QUOTA_EXCEEDED") => {
-            Judgement::quota(retry_after(&answer.headers, now, QUOTA_SECONDS))
-        }
+        (_, Some(_)) if code == Some("QUOTA_EXCEEDED") => Judgement::quota(pause.unwrap_or(QUOTA_SECONDS)),
         (401, Some(_)) => unauthenticated(),
         (403, Some(_)) if code == Some("SENDER_ID_MISMATCH") => Judgement::doubted(Reason::SenderMismatch),
         (403, Some(_)) => unauthenticated(),
         (400, Some(error)) => bad_request(error),
-        (500 | 503, Some(_)) => Judgement::unavailable(retry_after(&answer.headers, now, PAUSE_SECONDS)),
+        (500 | 503, Some(_)) => Judgement::unavailable(pause.unwrap_or(PAUSE_SECONDS)),
         _ => Judgement::no_answer_of_ours(status),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request};
+use hyper::{Method, Request, StatusCode};
 use machine::upstream::BridgeFailure;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use crate::control_plane::bridges::judgement::{Judgement, Reason};
 use crate::control_plane::bridges::request::{Authorization, Check, date_of};
 use crate::control_plane::http_client::{HttpClient, HttpClientError};
 use crate::control_plane::jitter::jitter;
+use crate::control_plane::retry_after::retry_seconds;
 
 /// Access token of one profile, and its fetches.
 pub(super) struct GoogleToken {
@@ -37,6 +38,8 @@ struct State {
     failures: u32,
     /// No fetch before this time.
     not_before: Option<Instant>,
+    /// Pause that the token endpoint asked for in its last answer.
+    asked: Option<Duration>,
     /// Outcome for calls without a token, as of the last fetch.
     failure: Option<Judgement>,
     /// Time at which FCM last refused a token.
@@ -157,7 +160,8 @@ impl GoogleToken {
             Err(judgement) => {
                 let span = (PAUSE_MIN * 2u32.saturating_pow(state.failures.min(6))).min(PAUSE_MAX);
                 state.failures = state.failures.saturating_add(1);
-                state.not_before = Some(Instant::now() + span.mul_f64(0.5 + jitter() / 2.0));
+                let asked = state.asked.take().unwrap_or_default();
+                state.not_before = Some(Instant::now() + span.mul_f64(0.5 + jitter() / 2.0).max(asked));
                 let reason = judgement.alarm.as_deref().unwrap_or("no answer");
                 if judgement.reason == Reason::Authentication {
                     tracing::error!(bridge = "fcm", app = %self.app, reason, "bridge credentials refused");
@@ -182,16 +186,19 @@ impl GoogleToken {
         let answer = answer.map_err(|error| no_connection(&no_secrets(&error)))?;
         *date = date_of(answer.headers());
         let status = answer.status();
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            let pause = retry_seconds(answer.headers(), SystemTime::now());
+            self.state().asked = pause.map(|seconds| Duration::from_secs(u64::from(seconds)));
+            let text = format!("the token endpoint answered {}", status.as_u16());
+            let unavailable = Judgement::unavailable(pause.unwrap_or(PAUSE_SECONDS));
+            return Err(Judgement { answered: false, ..unavailable }.alarming(text));
+        }
         if status.is_client_error() {
             let error: Refusal = serde_json::from_slice(answer.body()).unwrap_or_default();
             let error: String = error.error.chars().filter(char::is_ascii_graphic).take(64).collect();
             let text = format!("the token endpoint answered {} {error}; check the service account", status.as_u16());
             let judgement = Judgement::failed(BridgeFailure::Authentication, Reason::Authentication);
             return Err(judgement.without_call().alarming(text));
-        }
-        if status.is_server_error() {
-            let text = format!("the token endpoint answered {}", status.as_u16());
-            return Err(Judgement { answered: false, ..Judgement::unavailable(PAUSE_SECONDS) }.alarming(text));
         }
         let granted: Granted = serde_json::from_slice(answer.body())
             .map_err(|_| no_connection(&format!("the token endpoint answered {} without a token", status.as_u16())))?;

@@ -14,8 +14,6 @@ mod judgement;
 mod recent;
 #[path = "../../../../../src/control_plane/bridges/request.rs"]
 mod request;
-#[path = "../../../../../src/control_plane/bridges/retry_after.rs"]
-mod retry_after;
 
 use std::time::SystemTime;
 
