@@ -30,6 +30,26 @@ pub const ROW_BYTES_MAX: u64 = 64 << 20;
 /// because low water may pass its clock (`MachineConfig::settle_lag`).
 pub const WRITE_SECONDS_MAX: u64 = 30;
 
+/// The greatest `store.max_skew`, in seconds: two nodes are at most twice that apart. Refuse: configuration.
+pub const SKEW_SECONDS_MAX: u64 = 15;
+/// Seconds from the stamp of a message to the moment at which every node knows that it is written or refused:
+/// `WRITE_SECONDS_MAX` and twice `SKEW_SECONDS_MAX`, 60. Low water stays behind the present by it.
+pub const SETTLE_SECONDS: u64 = WRITE_SECONDS_MAX + 2 * SKEW_SECONDS_MAX;
+/// Seconds for which a database may bring a write that it has not answered: its window of hints is 3 h, and at most
+/// `gc_grace_seconds` of the table `message`, a day.
+pub const HINT_SECONDS_MAX: u64 = 86_400;
+/// Age of the newest row that a range delete of a shared store reaches: nothing that is older can still be under way.
+/// `SETTLE_SECONDS` and `HINT_SECONDS_MAX`, 24 h 1 min.
+pub const RECLAIM_SECONDS: u64 = SETTLE_SECONDS + HINT_SECONDS_MAX;
+
+/// Hellos of one user at one node in one minute, where nodes share a database: each is three reads and a write of it,
+/// 12 ms of its CPU at most, so that one user takes less than 1 % of a core. A user agent that loses its connection comes
+/// back at most 12 times a minute. Refuse: close 1013, and the session that is there goes on.
+pub const HELLOS_PER_MINUTE_MAX: u16 = 30;
+/// Users of one shard whose hellos of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the user
+/// that said hello longest ago, after as many hellos of others in one minute.
+pub const HELLO_USERS_MAX: usize = 16_384;
+
 /// Bytes that one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 

@@ -18,6 +18,13 @@ use super::store::{StoreError, StoreOp, UserRow};
 impl ShardMachine {
     /// Registers the hello as resident, in place of the previous resident, and looks the user up.
     pub(super) fn greet(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, from: HelloOrigin) {
+        // Without a shared store a hello costs this shard only, and its turn.
+        if self.in_cluster() && !self.rates.take_hello(cx.now.mono, uaid, &mut self.stats) {
+            return match from {
+                HelloOrigin::Local { conn, .. } => self.close_conn(cx, conn, CloseReason::BudgetExhausted),
+                HelloOrigin::Remote { caller, .. } => self.reply(cx, caller, ClaimReply::Full),
+            };
+        }
         match self.resident(uaid) {
             Some(Resident::Session(index)) => {
                 let old = self.session_ref(index);

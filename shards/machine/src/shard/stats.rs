@@ -144,6 +144,8 @@ counters! {
         counter buckets_forgotten: "Endpoints whose rate was forgotten because there were too many.",
         counter budget_refused: "POSTs answered 429: too many bytes were stored for their user today.",
         counter budgets_forgotten: "Users whose stored bytes of today were forgotten because there were too many.",
+        counter hellos_over_budget: "Hellos that were closed because their user had said too many within a minute.",
+        counter hello_counts_forgotten: "Counts of hellos of this minute that were forgotten because too many users said hello.",
         counter register_counts_forgotten: "Users whose registers of this minute were forgotten because there were too many.",
         counter saved_again: "Messages stored once more because low water had passed their clock meanwhile.",
         counter stamps_refused: "Requests refused because the node's time was too far from the database's clocks.",

@@ -1,5 +1,5 @@
-//! Budgets of one endpoint and one user: `endpoint.token_rate`, `store.user_bytes_per_day` and registers, decided at
-//! the owner, where every POST to them and every register of them comes by. Owner shard only; forgotten by a restart.
+//! Budgets of one endpoint and one user: `endpoint.token_rate`, `store.user_bytes_per_day`, registers and hellos, decided
+//! at the owner, where every POST to them and every register and hello of them comes by. Owner shard only; forgotten by a restart.
 
 use crate::ids::Uaid;
 use crate::limits;
@@ -16,15 +16,42 @@ pub(in crate::shard) struct RateLimits {
     endpoints: Option<TokenBuckets<u64>>,
     budgets: Option<Budgets>,
     /// Registers by user: a new connection has no new budget.
-    registers: Lru<Uaid, Registers>,
+    registers: PerMinute,
+    /// Hellos by user.
+    hellos: PerMinute,
 }
 
-/// Registers of one user in one minute.
+/// Counts of users in the present minute.
+struct PerMinute {
+    counts: Lru<Uaid, Counted>,
+    max: u16,
+}
+
+/// Count of one user in one minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Registers {
+struct Counted {
     /// Minutes since the process started.
     minute: u32,
     count: u16,
+}
+
+impl PerMinute {
+    fn new(users: usize, max: u16) -> PerMinute {
+        PerMinute { counts: Lru::new(users), max }
+    }
+
+    /// Counts one. Returns false if it is beyond the budget of this minute, and true in the second place if the count of
+    /// another user of this minute was forgotten.
+    fn take(&mut self, now: Instant, uaid: Uaid) -> (bool, bool) {
+        let minute = now.seconds() / 60;
+        let before = self.counts.get(&uaid).filter(|counted| counted.minute == minute);
+        let before = before.map_or(0, |counted| counted.count);
+        if before >= self.max {
+            return (false, false);
+        }
+        let gone = self.counts.insert(uaid, Counted { minute, count: before + 1 });
+        (true, gone.is_some_and(|(_, counted)| counted.minute == minute))
+    }
 }
 
 /// Bytes stored today, by user.
@@ -46,7 +73,8 @@ impl RateLimits {
         RateLimits {
             endpoints: TokenBuckets::new(token_rate),
             budgets: (user_bytes_per_day > 0).then_some(budgets),
-            registers: Lru::new(limits::REGISTER_USERS_MAX),
+            registers: PerMinute::new(limits::REGISTER_USERS_MAX, limits::REGISTERS_PER_MINUTE_MAX),
+            hellos: PerMinute::new(limits::HELLO_USERS_MAX, limits::HELLOS_PER_MINUTE_MAX),
         }
     }
 
@@ -69,15 +97,17 @@ impl RateLimits {
 
     /// Counts a register of a user. False when it is beyond the budget of this minute.
     pub fn take_register(&mut self, now: Instant, uaid: Uaid, stats: &mut MachineStats) -> bool {
-        let minute = now.seconds() / 60;
-        let registers = &mut self.registers;
-        let before = registers.get(&uaid).filter(|counted| counted.minute == minute).map_or(0, |counted| counted.count);
-        if before >= limits::REGISTERS_PER_MINUTE_MAX {
-            return false;
-        }
-        let gone = registers.insert(uaid, Registers { minute, count: before + 1 });
-        stats.register_counts_forgotten += u64::from(gone.is_some_and(|(_, counted)| counted.minute == minute));
-        true
+        let (taken, forgot) = self.registers.take(now, uaid);
+        stats.register_counts_forgotten += u64::from(forgot);
+        taken
+    }
+
+    /// Counts a hello of a user. False when it is beyond the budget of this minute.
+    pub fn take_hello(&mut self, now: Instant, uaid: Uaid, stats: &mut MachineStats) -> bool {
+        let (taken, forgot) = self.hellos.take(now, uaid);
+        stats.hello_counts_forgotten += u64::from(forgot);
+        stats.hellos_over_budget += u64::from(!taken);
+        taken
     }
 
     /// Charges a message before it is stored. Returns the bytes that were charged.

@@ -50,6 +50,28 @@ fn a_post_to_any_node_reaches_the_session_on_another() {
     assert!(mesh.ledger.is_empty());
 }
 
+/// Each hello of a known user is three reads and a write of the database.
+#[test]
+fn hellos_beyond_the_budget_of_a_user_close_and_its_session_stays() {
+    let mut mesh = Mesh::nodes(2, |config| config.ping_interval = TimeSpan(0));
+    let (uaid, other) = (mesh.known_user(0), mesh.known_user(0));
+    let mut last = mesh.session(0, Some(uaid));
+    for _ in 1..limits::HELLOS_PER_MINUTE_MAX {
+        last = mesh.session(0, Some(uaid));
+    }
+    mesh.store.seen.clear();
+    let refused = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.closed(refused), Some(CloseReason::BudgetExhausted));
+    assert!(mesh.store.seen.is_empty() && mesh.closed(last).is_none(), "{:?}", mesh.store.seen);
+    let stamp = mesh.accept(1, message(uaid), Direct);
+    assert_eq!(mesh.notifications(last), [stamp]);
+    // Others, and the next minute, have budgets of their own.
+    mesh.session(0, Some(other));
+    mesh.pass(60);
+    mesh.session(0, Some(uaid));
+    assert_eq!(mesh.closed(last), Some(CloseReason::Superseded));
+}
+
 #[test]
 fn a_live_session_of_the_node_itself_costs_no_storage() {
     let mut mesh = Mesh::nodes(2, |_| {});
