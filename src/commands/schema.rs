@@ -117,7 +117,9 @@ fn perform(task: Task) -> Result<String, Failure> {
             faults.extend(operator::faults(&config.store.scylla, config.store.max_skew));
             if faults.is_empty() {
                 let keyspace = &config.store.scylla.keyspace;
-                return Ok(format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
+                return Ok(format!(
+                    "{keyspace}: nothing is wrong for this murre, which knows version {VERSION} of the tables\n"
+                ));
             }
             let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
             Err(Failure { status: status::FAILED, said: said.join("\nmurre: ") })
@@ -138,7 +140,9 @@ fn for_which(database: Option<Database>, config: &Options) -> Result<Server, Fai
 fn said(config: &Options, applied: &[i32], done: &str) -> String {
     let keyspace = &config.keyspace;
     match applied {
-        [] => format!("{keyspace}: the tables are of version {VERSION} already\n"),
+        [] => format!(
+            "{keyspace}: the tables are of version {VERSION} already, or of a later one that this murre may read\n"
+        ),
         _ => format!("{keyspace}: the tables are {done}, version {VERSION}\n"),
     }
 }
@@ -198,9 +202,17 @@ mod tests {
         let said = run(&with("create", &[])).unwrap();
         assert_eq!(said, format!("{keyspace}: the tables are made, version {VERSION}\n"));
         let said = run(&with("migrate", &[])).unwrap();
-        assert_eq!(said, format!("{keyspace}: the tables are of version {VERSION} already\n"));
+        assert_eq!(
+            said,
+            format!(
+                "{keyspace}: the tables are of version {VERSION} already, or of a later one that this murre may read\n"
+            )
+        );
         let said = run(&with("check", &keys)).unwrap();
-        assert_eq!(said, format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
+        assert_eq!(
+            said,
+            format!("{keyspace}: nothing is wrong for this murre, which knows version {VERSION} of the tables\n")
+        );
         let (_, said) = run(&with("check", &[])).expect_err("there are no keys");
         assert_eq!(said.matches("is not set").count(), 2, "{said}");
         assert!(run(&with("print", &[])).unwrap().contains("UnifiedCompactionStrategy"), "it asks which it is");

@@ -185,11 +185,11 @@ keys! {
         |c, raw| { c.store.scylla.write_consistency = consistency(raw)?; Some(()) };
     "store.scylla.user" = "",
         "up to 128 visible characters, or nothing",
-        "User name for a database that requires a login.",
+        "User name for a database that requires a login; read again on SIGHUP, for new connections.",
         |c, raw| { c.store.scylla.user = parse::name(raw)?; Some(()) };
     #[secret] "store.scylla.password" = "",
         "up to 1024 characters, none a control character",
-        "Password of store.scylla.user.",
+        "Password of store.scylla.user; read again on SIGHUP, for new connections.",
         |c, raw| { c.store.scylla.password = parse::password(raw)?; Some(()) };
     "store.scylla.tls" = "false",
         "true or false",
@@ -197,19 +197,19 @@ keys! {
         |c, raw| { c.store.scylla.tls.enabled = parse::flag(raw)?; Some(()) };
     "store.scylla.tls_ca" = "",
         PEM,
-        "PEM certificates of the authorities of the database; by default those that this host trusts.",
+        "PEM certificates of the authorities of the database; by default those that this host trusts. Read again on SIGHUP, for new connections.",
         |c, raw| { c.store.scylla.tls.ca = parse::path(raw)?; Some(()) };
     "store.scylla.tls_cert" = "",
         PEM,
-        "PEM client certificate that murre presents when the database requires one.",
+        "PEM client certificate that murre presents when the database requires one; read again on SIGHUP, for new connections.",
         |c, raw| { c.store.scylla.tls.cert = parse::path(raw)?; Some(()) };
     "store.scylla.tls_key" = "",
         PEM,
-        "PEM key of store.scylla.tls_cert.",
+        "PEM key of store.scylla.tls_cert; read again on SIGHUP.",
         |c, raw| { c.store.scylla.tls.key = parse::path(raw)?; Some(()) };
     "store.scylla.tls_verify_host" = "true",
         "true or false",
-        "Requires that the certificate of a database node names its IP address.",
+        "Requires that the certificate of a database node names its IP address; read again on SIGHUP, for new connections.",
         |c, raw| { c.store.scylla.tls.verify_host = parse::flag(raw)?; Some(()) };
     "store.scylla.connect_timeout" = "5",
         SECONDS,

@@ -163,15 +163,16 @@ impl RunningNode {
     /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys`, `access.*`,
     /// `bridge.auth_keys` and `bridge.registration_rate` of this configuration on every shard, and `tls.ticket_keys`,
     /// `tls.unknown_name` and `tls.min_version` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
-    /// `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again. Takes `bridge.*` and reads its files again, if a
+    /// `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again, and `store.scylla.user`, `.password` and the files of
+    /// `.tls_*` for new connections to the database. Takes `bridge.*` and reads its files again, if a
     /// bridge was configured at the start.
     /// Takes `strangers.exempt`, and the numbers of the limits of `strangers.*` that are on and stay on. Sessions,
     /// requests under way, handshakes and connections go on. With `acme.agree`, orders that failed are tried again.
     /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the control plane.
     ///
     /// # Errors
-    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`], [`NodeError::Bridge`];
-    /// then all stays what it was. [`NodeError::Shards`] when a shard does not answer.
+    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`], [`NodeError::Bridge`],
+    /// [`NodeError::StoreRefused`]; then all stays what it was. [`NodeError::Shards`] when a shard does not answer.
     pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
@@ -185,7 +186,9 @@ impl RunningNode {
         if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
             return Err(NodeError::Edge(OPEN_TO_ALL.to_owned()));
         }
+        let database = self.storage.read_access(config)?;
         self.stage.tls.reload(config, &known)?;
+        self.storage.renew_access(database);
         self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
         self.stage.strangers.reload(config);

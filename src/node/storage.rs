@@ -13,7 +13,7 @@ use store::embedded::{Copied, Embedded, Options, StoreOpenError};
 use store::latencies::LatencyHistograms;
 use store::model::Model;
 use store::nodes::NodeTable;
-use store::scylla::{ConnectOptions, Scylla};
+use store::scylla::{Access, ConnectOptions, Scylla};
 use store::transfer::Transfer;
 
 use super::error::NodeError;
@@ -61,6 +61,27 @@ impl Storage {
                 Storage::Embedded(store.map_err(refused)?)
             }
         })
+    }
+
+    /// Reads the login and the certificates of a shared store again; `None` for another store.
+    ///
+    /// # Errors
+    /// [`NodeError::StoreRefused`]: a file cannot be used.
+    pub(super) fn read_access(&self, config: &Config) -> Result<Option<Access>, NodeError> {
+        match self {
+            Storage::Embedded(_) | Storage::Memory(_) => Ok(None),
+            Storage::Scylla(_) => {
+                let read = Access::read(&config.store.scylla);
+                read.map(Some).map_err(|fault| NodeError::StoreRefused(fault.to_string()))
+            }
+        }
+    }
+
+    /// Takes them for the connections that are made from now on.
+    pub(super) fn renew_access(&self, new: Option<Access>) {
+        if let (Storage::Scylla(store), Some(new)) = (self, new) {
+            store.renew_access(&new);
+        }
     }
 
     /// Returns a port for a shard, made on the shard's thread. `waker` is called when there are replies to collect.

@@ -157,13 +157,15 @@ fn published_before_saved(mut ops: Vec<StoreOp>) -> Vec<StoreOp> {
 }
 
 /// The same operations as machines would say them: a stamp names one message and is never given twice, operations after
-/// the drop of a user are later than it, and only sessions of users that are there raise their low water. A store whose
-/// conflicts are settled by clocks relies on that.
+/// the drop of a user are later than it, only sessions of users that are there raise their low water, and none raises it
+/// over a row that a ledger has saved and that is not settled. A store whose conflicts are settled by clocks relies on
+/// that.
 fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
     let mut model = BlockingStore::new(Model::new(u64::MAX).port(Arc::new(|| {})));
     let mut base = 0;
     let mut given: BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock> = BTreeMap::new();
     let mut newest: BTreeMap<(Uaid, Chid, Topic), Clock> = BTreeMap::new();
+    let mut saved: BTreeMap<Uaid, BTreeSet<Clock>> = BTreeMap::new();
     let mut said = Vec::new();
     for (at, op) in ops.iter().enumerate() {
         let mut fresh = |message: &Message, n: usize| {
@@ -181,13 +183,20 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
         let op = match op.clone() {
             StoreOp::Publish { message, checked } => StoreOp::Publish { message: fresh(&message, 0), checked },
             StoreOp::Save { messages } => {
-                StoreOp::Save { messages: messages.iter().enumerate().map(|(n, message)| fresh(message, n)).collect() }
+                let messages: Vec<_> = messages.iter().enumerate().map(|(n, message)| fresh(message, n)).collect();
+                let clocks = messages.iter().map(|message| (message.uaid, message.stamp.clock));
+                clocks.for_each(|(uaid, clock)| _ = saved.entry(uaid).or_default().insert(clock));
+                StoreOp::Save { messages }
             }
             StoreOp::Read { row, now } => StoreOp::Read { row: renamed(&given, base, row), now },
             StoreOp::Settle { rows, low_water, durable } => {
                 let there = model.user(rows[0].uaid).is_some();
                 let low_water = low_water.filter(|_| there).map(|clock| Clock(base + clock.0 * 1_000));
-                let rows = rows.into_iter().map(|row| renamed(&given, base, row)).collect();
+                let rows: Vec<_> = rows.into_iter().map(|row| renamed(&given, base, row)).collect();
+                let saved = saved.entry(rows[0].uaid).or_default();
+                rows.iter().for_each(|row| _ = saved.remove(&row.stamp.clock));
+                let below = saved.first().map_or(Clock(u64::MAX), |first| Clock(first.0 - 1));
+                let low_water = low_water.map(|clock| clock.min(below));
                 StoreOp::Settle { rows, low_water, durable }
             }
             StoreOp::Messages { uaid, after, limit, now } => {

@@ -74,12 +74,12 @@ pub(super) fn pages_are_merged_in_order(port: &mut BlockingStore) {
     assert_eq!(page(port, 0, 5), (vec![10, 20, 30, 35, 40], true));
 }
 
-/// Message rows at or below low water are gone, saved rows are not.
+/// Message rows at or below low water are gone, rows that are saved below it are not.
 pub(super) fn low_water_covers_message_rows(port: &mut BlockingStore) {
     port.register(1, 2);
     (1..=5).for_each(|n| port.publish(message(1, 2, n * 10)));
-    port.done(save(&[message(1, 2, 15)]));
     port.done(settle(&[message(1, 2, 40)], Some(30), false));
+    port.done(save(&[message(1, 2, 15)]));
     assert_eq!(port.clocks(uaid(1)), [15, 50]);
     port.done(settle(&[message(1, 2, 99)], Some(20), true));
     assert_eq!(port.user(uaid(1)).expect("it is known").low_water, Clock(30));

@@ -17,9 +17,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
+use super::access::Access;
 use super::blocking::{block_on, runtime};
 use super::client::Client;
-use super::connect::connect;
+use super::connect::connect_with;
 use super::error::DatabaseError;
 use super::nodes::Table;
 use super::options::Options;
@@ -53,6 +54,7 @@ pub struct OpenError {
 pub struct Scylla {
     pub(super) runtime: Runtime,
     pub(super) client: Arc<Client>,
+    access: Access,
     board: Arc<Board>,
     lanes: std::sync::Mutex<Vec<JoinHandle<()>>>,
     in_flight: usize,
@@ -103,13 +105,14 @@ impl Scylla {
     /// One sentence: no node answers or accepts the login, or the tables are not there (`murre schema create`).
     pub fn connect(config: &Options, surroundings: ConnectOptions) -> Result<Scylla, String> {
         let runtime = runtime()?;
-        let session = block_on(runtime.handle(), connect(config)).map_err(|fault| fault.to_string())?;
-        Scylla::with(runtime, session, config, surroundings)
+        let access = Access::read(config).map_err(|fault| fault.to_string())?;
+        let session = block_on(runtime.handle(), connect_with(config, &access)).map_err(|fault| fault.to_string())?;
+        Scylla::with(runtime, (session, access), config, surroundings)
     }
 
     fn with(
         runtime: Runtime,
-        session: Session,
+        (session, access): (Session, Access),
         config: &Options,
         surroundings: ConnectOptions,
     ) -> Result<Scylla, String> {
@@ -127,7 +130,12 @@ impl Scylla {
             }
         });
         let in_flight = usize::from(config.in_flight.max(1));
-        Ok(Scylla { runtime, client, board, lanes: std::sync::Mutex::default(), in_flight })
+        Ok(Scylla { runtime, client, access, board, lanes: std::sync::Mutex::default(), in_flight })
+    }
+
+    /// Takes this login and these certificates for new connections; those that are there go on.
+    pub fn renew_access(&self, new: &Access) {
+        self.access.renew(new);
     }
 
     /// Creates a shard's port. `waker` is called when there are replies to collect.

@@ -20,6 +20,7 @@ use shards::process_clock::ProcessClock;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::batch::TimedBatches;
 use super::breaker::{Breaker, Budget, jittered};
 use super::connect::consistency;
 use super::haste::Haste;
@@ -73,6 +74,8 @@ pub(super) struct Client {
     prepared: Vec<PreparedStatement>,
     long: Vec<PreparedStatement>,
     write_level: scylla::statement::Consistency,
+    /// `None`: the database takes no time limit.
+    timed_batches: Option<TimedBatches>,
     pub(super) breaker: Arc<Breaker>,
     pub(super) limit: Arc<Limit>,
     haste: Arc<Haste>,
@@ -100,6 +103,7 @@ impl Client {
         let hasty: Arc<dyn SpeculativeExecutionPolicy> = haste.clone();
         let hasty = profile.speculative_execution_policy(Some(hasty)).build().into_handle();
         // ScyllaDB ends statements that are not awaited any more; Cassandra has no option for it.
+        let write_level = consistency(config.write_consistency);
         let gives_up = kind(&session).await.map_err(|fault| fault.to_string())? == Kind::Scylla;
         for statement in STATEMENTS {
             let text = text(*statement, keyspace);
@@ -122,7 +126,8 @@ impl Client {
             session,
             prepared,
             long,
-            write_level: consistency(config.write_consistency),
+            write_level,
+            timed_batches: gives_up.then(|| TimedBatches::new(keyspace, attempt, write_level)),
             breaker: Arc::new(Breaker::new(attempt)),
             limit,
             haste,
@@ -351,18 +356,21 @@ impl StatementContext<'_> {
         if let [one] = changes {
             return self.send(one.statement(), &bound[0]).await;
         }
+        let statement = match changes.first() {
+            Some(change) if change.of_messages() => Statement::MessageBatch,
+            _ => Statement::UserBatch,
+        };
+        let session = &self.client.session;
         // All of one partition: one mutation, so no log is needed to make it atomic.
+        if let Some(batches) = &self.client.timed_batches {
+            return self.client.run(self, statement, || batches.send(session, uaid, changes)).await;
+        }
         let mut batch = Batch::new(BatchType::Unlogged);
         batch.set_consistency(self.client.write_level);
         batch.set_is_idempotent(true);
         for change in changes {
             batch.append_statement(self.client.prepared[change.statement() as usize].clone());
         }
-        let statement = match changes.first() {
-            Some(change) if change.of_messages() => Statement::MessageBatch,
-            _ => Statement::UserBatch,
-        };
-        let session = &self.client.session;
         self.client.run(self, statement, || session.batch(&batch, &bound)).await.map(drop)
     }
 

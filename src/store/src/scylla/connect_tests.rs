@@ -1,9 +1,11 @@
 //! Sessions with databases that require passwords or certificates, or are not there.
 
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use cassandra::Database;
+use machine::StoreOp;
+use machine::ids::Uaid;
 
 use super::connect::connect;
 use super::options::{Options, Password, Tls};
@@ -11,7 +13,10 @@ use super::preflight;
 use super::schema_apply::create;
 use super::schema_tests::{run, session};
 use super::tests::proxy::Proxy;
-use crate::testing::database::options;
+use super::tests::refresh::Bare;
+use super::{Access, Scylla};
+use crate::conformance::BlockingStore;
+use crate::testing::database::{make_tables, open_with, options};
 
 const SKEW: Duration = Duration::from_secs(30);
 
@@ -62,6 +67,64 @@ async fn a_login_that_is_refused_says_so_and_never_shows_the_password() {
     assert!(said.ends_with("it does not take store.scylla.user with store.scylla.password"), "{said}");
     let said = refusal(&Options { user: None, password: None, ..ours }).await;
     assert!(said.ends_with("set store.scylla.user and store.scylla.password"), "{said}");
+}
+
+/// Runs operations until one ends as expected: connections of the driver come back by themselves.
+fn until(store: &Scylla, works: bool) {
+    let mut port = BlockingStore::new(store.port(Arc::new(|| {})));
+    let patience = Instant::now() + Duration::from_secs(120);
+    while port.ask(StoreOp::LoadUser { uaid: Uaid([7; 16]) }).is_ok() != works {
+        assert!(Instant::now() < patience, "operations work: {}", !works);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A session lives for as long as the process, and passwords and authorities change meanwhile.
+#[test]
+#[ignore = "needs Cassandra: bench/check test"]
+fn new_connections_take_the_login_and_the_authority_of_the_last_reload() {
+    let proxy = Proxy::new(guarded().nodes().parse().expect("an address"));
+    let admin = Options { nodes: vec![proxy.address.to_string()], ..guarded_config() };
+    let bare = Bare::new(&admin);
+    make_tables(&admin);
+    bare.send("CREATE ROLE IF NOT EXISTS changes WITH PASSWORD = 'old' AND LOGIN = true AND SUPERUSER = true");
+    let ca = tempfile::NamedTempFile::new().expect("a file");
+    let right = std::fs::read(guarded().file("tls/ca.pem")).expect("the authority");
+    std::fs::write(ca.path(), &right).expect("it is written");
+    let tls = Tls { ca: Some(ca.path().to_owned()), ..admin.tls.clone() };
+    let with = |password: &str| Options {
+        user: Some("changes".to_owned()),
+        password: Some(Password::new(password)),
+        tls: tls.clone(),
+        request_timeout: Duration::from_secs(4),
+        connect_timeout: Duration::from_secs(4),
+        ..admin.clone()
+    };
+    let store = open_with(&with("old"));
+    let renew = |password: &str| store.renew_access(&Access::read(&with(password)).expect("files that are read"));
+    until(&store, true);
+    bare.send("ALTER ROLE changes WITH PASSWORD = 'new'");
+    drop(bare);
+    // Every connection ends, and the next ones are made with the login of the start.
+    proxy.refuse(true);
+    proxy.refuse(false);
+    until(&store, false);
+    renew("new");
+    until(&store, true);
+    // Files that cannot be used are refused before anything is replaced.
+    std::fs::write(ca.path(), "no certificate").expect("it is written");
+    let refused = Access::read(&with("new")).err().expect("it is refused").to_string();
+    assert!(refused.starts_with("store.scylla.tls_ca: "), "{refused}");
+    // Another authority: the certificate of the client, which signs nothing.
+    std::fs::copy(guarded().file("tls/client.pem"), ca.path()).expect("it is written");
+    renew("new");
+    proxy.refuse(true);
+    proxy.refuse(false);
+    until(&store, false);
+    std::fs::write(ca.path(), &right).expect("it is written");
+    renew("new");
+    until(&store, true);
+    store.close();
 }
 
 #[tokio::test]
@@ -172,7 +235,7 @@ async fn an_account_with_select_and_modify_on_the_keyspace_serves_and_another_ma
     let (serves, faults) = preflight::examine(&plain, SKEW).await;
     assert!(faults.is_empty(), "{faults:?}");
     // A command that makes tables must know the version.
-    let refused = create(&serves.expect("a session"), &plain).await.expect_err("it may not").to_string();
+    let refused = create(&serves.expect("a session").0, &plain).await.expect_err("it may not").to_string();
     assert!(refused.starts_with("cannot read the version of the database: "), "{refused}");
     assert!(refused.ends_with("or GRANT SELECT ON TABLE system.versions"), "{refused}");
 }

@@ -15,20 +15,25 @@ use scylla::statement::{Consistency, Statement};
 use scylla::value::CqlTimestamp;
 use std::sync::Arc;
 
-use super::connect::{connect, consistency};
+use super::access::Access;
+use super::connect::{connect_with, consistency};
 use super::error::DatabaseError;
 use super::explain;
 use super::options::Options;
 use super::schema::{Role, TABLES, Table, VERSION};
-use super::schema_apply::{kind as kind_of, newer, version};
+use super::schema_apply::{Versions, kind as kind_of, unreadable, versions};
 
 /// Connects and checks everything that a server needs of the database, whose clocks may differ from that of this host
 /// by `max_skew`. Without a fault there is a session.
-pub(super) async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, Vec<DatabaseError>) {
-    match connect(config).await {
-        Ok(session) => {
+pub(super) async fn examine(config: &Options, max_skew: Duration) -> (Option<(Session, Access)>, Vec<DatabaseError>) {
+    let connected = async {
+        let access = Access::read(config)?;
+        Ok((connect_with(config, &access).await?, access))
+    };
+    match connected.await {
+        Ok((session, access)) => {
             let faults = database(&session, config, max_skew, SystemTime::now).await;
-            (Some(session), faults)
+            (Some((session, access)), faults)
         }
         Err(fault) => (None, vec![fault]),
     }
@@ -59,12 +64,12 @@ pub(super) async fn database(
         }
     }
     faults.extend(ranges(session, config));
-    let stated = version(session, config).await;
-    if let Ok(Some(old)) = stated
-        && old < VERSION
+    let stated = versions(session, config).await;
+    if let Ok(Some(found)) = stated
+        && found.tables < VERSION
     {
         // A table that an older version lacks is outdated, not changed.
-        faults.push(outdated(&config.keyspace, old));
+        faults.push(outdated(&config.keyspace, found.tables));
         return faults;
     }
     let missing = match columns(session, config).await {
@@ -74,7 +79,7 @@ pub(super) async fn database(
     let whole = missing.is_empty();
     faults.extend(missing);
     if whole {
-        faults.extend(versions(stated, config));
+        faults.extend(version_fault(stated, config));
         for table in TABLES.iter().filter(|table| table.name != "schema_version") {
             faults.extend(permissions(session, config, table).await);
         }
@@ -244,15 +249,16 @@ fn outdated(keyspace: &str, old: i32) -> DatabaseError {
     ))
 }
 
-fn versions(stated: Result<Option<i32>, DatabaseError>, config: &Options) -> Option<DatabaseError> {
+/// Tables of a later version are none as long as a build of this one may read them.
+fn version_fault(stated: Result<Option<Versions>, DatabaseError>, config: &Options) -> Option<DatabaseError> {
     let keyspace = &config.keyspace;
     match stated {
-        Ok(Some(VERSION)) => None,
         Ok(None) => Some(DatabaseError::lasting(format!(
             "the tables in {keyspace} are not finished; run `murre schema create` again"
         ))),
-        Ok(Some(old)) if old < VERSION => Some(outdated(keyspace, old)),
-        Ok(Some(new)) => Some(DatabaseError::lasting(newer(keyspace, new))),
+        Ok(Some(found)) if found.tables < VERSION => Some(outdated(keyspace, found.tables)),
+        Ok(Some(found)) if found.least > VERSION => Some(DatabaseError::lasting(unreadable(keyspace, found, VERSION))),
+        Ok(Some(_)) => None,
         Err(fault) => Some(fault),
     }
 }

@@ -92,9 +92,9 @@ async fn tables_of_another_version_are_refused() {
     run(&session, &config, "DROP TABLE KS.lease").await;
     run(&session, &config, "DELETE FROM KS.schema_version WHERE part = 'murre' AND version > 1").await;
     let said = faults(&session, &config).await;
-    let wanted = "are of version 1 and this murre needs 2; run `murre schema migrate`";
+    let wanted = "are of version 1 and this murre needs 3; run `murre schema migrate`";
     assert!(said.len() == 1 && said[0].contains(wanted), "{said:?}");
-    assert_eq!(migrate(&session, &config).await.unwrap(), [2]);
+    assert_eq!(migrate(&session, &config).await.unwrap(), [2, 3]);
     assert_eq!(faults(&session, &config).await, [""; 0]);
     run(&session, &config, "TRUNCATE KS.schema_version").await;
     let said = faults(&session, &config).await;

@@ -7,7 +7,7 @@
 //! user     ((uaid), family, key) -> value                 key is empty, but for
 //!              4 presence: boot 8 (big-endian), node url      5 channel: chid 16
 //! message  ((uaid), family, clock, origin, key) -> value  key is the chid 16, but for
-//!              0 topic: clock 0, origin 0, chid 16, topic
+//!              0 topic: clock 0, origin 0, chid 16, topic    -1 late: clock 0, origin 0, zero
 //! node     (url) -> boot, started_at, left_at             a node that leaves says so once, not for each of its users
 //! lease    ((url), boot) -> seen_at                       each run renews its own, with a TTL
 //! ```
@@ -18,11 +18,15 @@
 
 use crate::IDLE_SECONDS_MAX;
 
-/// The version that this build writes and reads.
-pub const VERSION: i32 = 2;
+/// The version that this build writes and reads. It also reads tables of a later version, as long as their least version
+/// ([`Step::least`]) is not above this one.
+pub const VERSION: i32 = 3;
 
 /// Numbers of the families: the column `family`.
 pub mod family {
+    /// `user`: the clock of the latest message row that was deleted alone, above low water, of a user with many such
+    /// rows: the next check of its messages raises low water past their tombstones.
+    pub const DELETED: i8 = -2;
     /// `user`: the record of a bridged user. It stands before the others, so that a short page has it.
     pub const BRIDGE: i8 = -1;
     /// `user`: that the user exists. The rest of its TTL gives the time at which it was last seen.
@@ -38,11 +42,13 @@ pub mod family {
     /// `user`: one row for each channel; last, because there may be thousands.
     pub const CHANNEL: i8 = 5;
 
+    /// `message`: that there are, or were, rows of `SAVED`. It stands before the topics, whose read finds it.
+    pub const LATE: i8 = -1;
     /// `message`: the message of a topic, replaced in its place.
     pub const TOPIC: i8 = 0;
-    /// `message`: from a ledger, so `LOW_WATER` does not cover it.
+    /// `message`: from a ledger, and later than low water waits for: `LOW_WATER` does not cover it.
     pub const SAVED: i8 = 1;
-    /// `message`: in the order of stamps.
+    /// `message`: in the order of stamps, also from a ledger within `WRITE_SECONDS_MAX` of its stamp.
     pub const MESSAGE: i8 = 2;
 }
 
@@ -159,7 +165,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "schema_version",
-        comment: "murre: the versions of these tables; the greatest counts",
+        comment: "murre: the versions of these tables (part murre) and the least that may read them (part least); of \
+                  each part the greatest counts",
         columns: &[
             Column { name: "part", cql: "text", role: Role::Partition },
             Column { name: "version", cql: "int", role: Role::Clustering },
@@ -170,15 +177,23 @@ pub const TABLES: &[Table] = &[
 ];
 
 /// Statements that lead to one version from the one before; every statement may be repeated.
+///
+/// A step that only adds (a table, a column, a family of rows) keeps `least`: earlier builds go on, start again, and
+/// leave alone what they do not know. A step that changes the meaning of what is there raises `least` to its own
+/// version: earlier builds do not start any more.
 pub struct Step {
     pub version: i32,
+    /// The least version of a build that may read and write the tables behind this step.
+    pub least: i32,
     pub statements: fn(&Layout) -> Vec<String>,
 }
 
 /// Steps from nothing to [`VERSION`].
 pub const STEPS: &[Step] = &[
-    Step { version: 1, statements: |layout| create(layout, |table| table != LEASE) },
-    Step { version: 2, statements: |layout| create(layout, |table| table == LEASE) },
+    Step { version: 1, least: 1, statements: |layout| create(layout, |table| table != LEASE) },
+    Step { version: 2, least: 2, statements: |layout| create(layout, |table| table == LEASE) },
+    // Rows of `family::SAVED` are read only of a user who has a row of `family::LATE`, which earlier builds do not write.
+    Step { version: 3, least: 3, statements: |_| Vec::new() },
 ];
 
 /// The table of version 2.
@@ -198,11 +213,20 @@ impl Layout {
         )
     }
 
-    /// Statement that records a version.
+    /// Statement that records the version of the tables.
     pub fn record_version(&self, version: i32) -> String {
+        self.record(PART, version)
+    }
+
+    /// Statement that records the least version that may read the tables.
+    pub fn record_least(&self, least: i32) -> String {
+        self.record(LEAST_PART, least)
+    }
+
+    fn record(&self, part: &str, version: i32) -> String {
         let keyspace = &self.keyspace;
         format!(
-            "INSERT INTO {keyspace}.schema_version (part, version, applied_at) VALUES ('{PART}', {version}, toTimestamp(now()))"
+            "INSERT INTO {keyspace}.schema_version (part, version, applied_at) VALUES ('{part}', {version}, toTimestamp(now()))"
         )
     }
 
@@ -211,14 +235,17 @@ impl Layout {
         let mut statements = vec![self.create_keyspace()];
         for step in STEPS {
             statements.extend((step.statements)(self));
+            statements.push(self.record_least(step.least));
             statements.push(self.record_version(step.version));
         }
         statements.iter().map(|statement| format!("{statement};\n")).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// The one `part` of `schema_version`.
+/// The `part` of `schema_version` that has the versions of the tables.
 pub const PART: &str = "murre";
+/// The `part` that has the least versions that may read them.
+pub const LEAST_PART: &str = "least";
 
 impl Table {
     fn create(&self, layout: &Layout) -> String {

@@ -12,7 +12,7 @@ use super::connect::consistency;
 use super::error::DatabaseError;
 use super::explain;
 use super::options::Options;
-use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
+use super::schema::{LEAST_PART, Layout, PART, STEPS, Server, Step};
 
 /// Kind of the database, as every account may know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,13 +99,29 @@ pub(super) fn layout(config: &Options, server: Server) -> Layout {
     }
 }
 
-/// The version of the tables that are there; `None` when there are none.
+/// Versions of the tables that are there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Versions {
+    /// Version that the last step has led to.
+    pub(super) tables: i32,
+    /// The least version of a build that may read them.
+    pub(super) least: i32,
+}
+
+/// Reads the versions of the tables that are there; `None` when there are none.
 ///
 /// # Errors
 /// The database does not answer.
-pub(super) async fn version(session: &Session, config: &Options) -> Result<Option<i32>, DatabaseError> {
+pub(super) async fn versions(session: &Session, config: &Options) -> Result<Option<Versions>, DatabaseError> {
+    let Some(tables) = greatest(session, config, PART).await? else { return Ok(None) };
+    // Without a word on it, only builds of that version may read them.
+    let least = greatest(session, config, LEAST_PART).await?.unwrap_or(tables);
+    Ok(Some(Versions { tables, least }))
+}
+
+async fn greatest(session: &Session, config: &Options, part: &str) -> Result<Option<i32>, DatabaseError> {
     let keyspace = &config.keyspace;
-    let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{PART}'");
+    let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{part}'");
     let mut statement = Statement::new(query);
     statement.set_consistency(consistency(config.read_consistency));
     match session.query_unpaged(statement, ()).await {
@@ -129,14 +145,14 @@ pub(super) async fn version(session: &Session, config: &Options) -> Result<Optio
 /// there.
 ///
 /// # Errors
-/// The database refuses a statement, or the tables are newer than this build.
+/// The database refuses a statement, or a build of this version may not read the tables.
 pub(super) async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
     let layout = layout(config, server(session).await?);
-    let from = version(session, config).await?;
+    let from = versions(session, config).await?;
     if from.is_none() {
         define(session, &layout.create_keyspace()).await?;
     }
-    apply(session, config, &layout, from.unwrap_or(0), STEPS).await
+    apply(session, config, &layout, from, STEPS).await
 }
 
 /// Brings tables of an older version up to date. Returns the versions that were applied.
@@ -145,46 +161,66 @@ pub(super) async fn create(session: &Session, config: &Options) -> Result<Vec<i3
 /// As [`create`], and there are no tables.
 pub(super) async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
     let layout = layout(config, server(session).await?);
-    let Some(from) = version(session, config).await? else {
+    let Some(from) = versions(session, config).await? else {
         return Err(DatabaseError::lasting(format!(
             "there are no tables in {}; run `murre schema create`",
             config.keyspace
         )));
     };
-    apply(session, config, &layout, from, STEPS).await
+    apply(session, config, &layout, Some(from), STEPS).await
 }
 
-/// Applies the steps behind `from`, in their order; after each its version is on record.
+/// Applies the steps behind `from`, in their order; after each its version is on record. The least version is on record
+/// before a step changes anything: a build that may not read the tables then does not start between two statements.
 pub(super) async fn apply(
     session: &Session,
     config: &Options,
     layout: &Layout,
-    from: i32,
+    from: Option<Versions>,
     steps: &[Step],
 ) -> Result<Vec<i32>, DatabaseError> {
-    if from > VERSION {
-        return Err(DatabaseError::lasting(newer(&config.keyspace, from)));
+    let known = steps.last().map_or(0, |step| step.version);
+    let from = from.unwrap_or(Versions { tables: 0, least: 0 });
+    if from.least > known {
+        return Err(DatabaseError::lasting(unreadable(&config.keyspace, from, known)));
     }
-    let mut applied = Vec::new();
-    for step in steps.iter().filter(|step| step.version > from) {
-        for statement in (step.statements)(layout) {
+    let (mut applied, mut least) = (Vec::new(), from.least);
+    for step in steps.iter().filter(|step| step.version > from.tables) {
+        let mut statements = (step.statements)(layout).into_iter();
+        // The first step makes the table of the versions.
+        if from.tables == 0 && applied.is_empty() {
+            for statement in statements.by_ref() {
+                define(session, &statement).await?;
+            }
+        }
+        if step.least > least {
+            record(session, config, step, layout.record_least(step.least)).await?;
+            least = step.least;
+        }
+        for statement in statements {
             define(session, &statement).await?;
         }
-        let mut record = Statement::new(layout.record_version(step.version));
-        record.set_consistency(consistency(config.write_consistency));
-        let recorded = session.query_unpaged(record, ()).await;
-        recorded
-            .map_err(|error| DatabaseError::lasting(format!("version {}: {}", step.version, explain::say(&error))))?;
+        record(session, config, step, layout.record_version(step.version)).await?;
         applied.push(step.version);
     }
     Ok(applied)
 }
 
-/// Fault of tables that this build does not know.
-pub(super) fn newer(keyspace: &str, version: i32) -> String {
+async fn record(session: &Session, config: &Options, step: &Step, statement: String) -> Result<(), DatabaseError> {
+    let mut record = Statement::new(statement);
+    record.set_consistency(consistency(config.write_consistency));
+    let recorded = session.query_unpaged(record, ()).await;
+    recorded
+        .map(|_| ())
+        .map_err(|error| DatabaseError::lasting(format!("version {}: {}", step.version, explain::say(&error))))
+}
+
+/// Fault of tables that a build of version `known` may not read.
+pub(super) fn unreadable(keyspace: &str, found: Versions, known: i32) -> String {
+    let Versions { tables, least } = found;
     format!(
-        "the tables in {keyspace} are of version {version} and this murre knows {VERSION}; run the murre that made them, \
-         or a newer one"
+        "the tables in {keyspace} are of version {tables}, which a murre of version {least} or later may read, and this \
+         murre knows {known}; run the murre that made them, or a newer one"
     )
 }
 

@@ -7,15 +7,37 @@ use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
 
 use super::rows::RowLocation;
-use super::schema::family::{BRIDGE, CHANNEL, CONTACT, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
+use super::schema::family::{BRIDGE, CHANNEL, CONTACT, DELETED, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
 use super::stats::Statement;
 
 /// Change of one row of `user` or `message`.
 pub(super) enum Change {
-    UserPut { family: i8, key: Vec<u8>, value: Vec<u8>, at: i64, ttl: i32 },
-    UserDelete { family: i8, key: Vec<u8>, at: i64 },
-    MessagePut { place: RowLocation, value: Vec<u8>, at: i64, ttl: i32 },
-    MessageDelete { place: RowLocation, at: i64 },
+    UserPut {
+        family: i8,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        at: i64,
+        ttl: i32,
+    },
+    UserDelete {
+        family: i8,
+        key: Vec<u8>,
+        at: i64,
+    },
+    /// Every channel row up to this timestamp.
+    ChannelSweep {
+        at: i64,
+    },
+    MessagePut {
+        place: RowLocation,
+        value: Vec<u8>,
+        at: i64,
+        ttl: i32,
+    },
+    MessageDelete {
+        place: RowLocation,
+        at: i64,
+    },
 }
 
 impl Change {
@@ -23,6 +45,7 @@ impl Change {
         match self {
             Change::UserPut { .. } => Statement::UserPut,
             Change::UserDelete { .. } => Statement::UserDelete,
+            Change::ChannelSweep { .. } => Statement::ChannelSweep,
             Change::MessagePut { .. } => Statement::MessagePut,
             Change::MessageDelete { .. } => Statement::MessageDelete,
         }
@@ -33,11 +56,22 @@ impl Change {
         matches!(self, Change::MessagePut { .. } | Change::MessageDelete { .. })
     }
 
+    /// Number of bound values.
+    pub(super) fn values(&self) -> usize {
+        match self {
+            Change::UserPut { .. } => 6,
+            Change::UserDelete { .. } => 4,
+            Change::ChannelSweep { .. } => 2,
+            Change::MessagePut { .. } => 8,
+            Change::MessageDelete { .. } => 6,
+        }
+    }
+
     /// Approximate size of the change in a batch.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Change::UserPut { value, .. } | Change::MessagePut { value, .. } => value.len() + CHANGE_BYTES,
-            Change::UserDelete { .. } | Change::MessageDelete { .. } => CHANGE_BYTES,
+            Change::UserDelete { .. } | Change::ChannelSweep { .. } | Change::MessageDelete { .. } => CHANGE_BYTES,
         }
     }
 }
@@ -55,6 +89,7 @@ impl SerializeRow for Bound<'_> {
                 (at, ttl, value, uaid, family, key).serialize(ctx, writer)
             }
             Change::UserDelete { family, key, at } => (at, uaid, family, key).serialize(ctx, writer),
+            Change::ChannelSweep { at } => (at, uaid).serialize(ctx, writer),
             Change::MessagePut { place, value, at, ttl } => {
                 (at, ttl, value, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
             }
@@ -82,6 +117,8 @@ pub(super) fn reads(statement: Statement) -> bool {
             | Statement::MessagesRead
             | Statement::RowRead
             | Statement::KeysRead
+            | Statement::KeysBefore
+            | Statement::KeysBehind
             | Statement::UsersFirst
             | Statement::UsersBehind
             | Statement::NodeRead
@@ -121,10 +158,10 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
     let row = "uaid = ? AND family = ? AND clock = ? AND origin = ? AND key = ?";
     match statement {
         Statement::UserRead => format!("SELECT family, key, value FROM {user} WHERE uaid = ?"),
-        // Bridge, record, low water, user clock, contact and one channel.
+        // Deleted, bridge, record, low water, user clock, contact and one channel.
         Statement::UserCheck => format!(
             "SELECT family, key, value FROM {user} WHERE uaid = ? AND (family, key) IN \
-             (({BRIDGE}, 0x), ({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), ({CHANNEL}, ?))"
+             (({DELETED}, 0x), ({BRIDGE}, 0x), ({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), ({CHANNEL}, ?))"
         ),
         Statement::UserTimes => {
             format!("SELECT family, key, value, WRITETIME(value) FROM {user} WHERE uaid = ?")
@@ -136,10 +173,10 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
             format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = ? AND key = ?")
         }
         Statement::UserDrop => format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"),
-        // Saved rows stand right behind: a page that has none shows that there are none.
+        // From the late row on, or from a topic: saved rows are read only of a user who has that row.
         Statement::TopicsRead => format!(
-            "SELECT family, key, value FROM {message} WHERE uaid = ? AND (family, clock, origin, key) > ({TOPIC}, 0, 0, ?) \
-             AND (family, clock, origin, key) < ({MESSAGE}, 0, 0, 0x)"
+            "SELECT family, key, value FROM {message} WHERE uaid = ? AND (family, clock, origin, key) > (?, 0, 0, ?) \
+             AND (family, clock, origin, key) < ({SAVED}, 0, 0, 0x)"
         ),
         Statement::TopicRead => format!(
             "SELECT value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key = ?"
@@ -161,11 +198,26 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
         Statement::KeysRead => {
             format!("SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ?")
         }
+        // What stands before the messages, and the messages behind low water: not the tombstones below it.
+        Statement::KeysBefore => format!(
+            "SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ? AND \
+             (family, clock, origin) < ({MESSAGE}, 0, 0)"
+        ),
+        Statement::KeysBehind => format!(
+            "SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ? AND \
+             (family, clock, origin) > ({MESSAGE}, ?, ?)"
+        ),
         Statement::MessagePut | Statement::MessageBatch => {
             format!("UPDATE {message} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE {row}")
         }
         Statement::MessageDelete => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE {row}"),
         Statement::MessageDrop => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"),
+        Statement::MessageReclaim => {
+            format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ? AND family = {MESSAGE} AND clock <= ?")
+        }
+        Statement::ChannelSweep => {
+            format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = {CHANNEL}")
+        }
         Statement::UsersFirst => format!("SELECT uaid, family, key, value FROM {user}"),
         Statement::UsersBehind => {
             format!("SELECT uaid, family, key, value FROM {user} WHERE token(uaid) > token(?)")

@@ -15,7 +15,7 @@ use crate::latencies::LatencyHistograms;
 macro_rules! statements {
     ($($variant:ident $name:ident : $what:literal),+ $(,)?) => {
         /// Every statement the store sends, but for the schema.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub(super) enum Statement { $(#[doc = $what] $variant),+ }
 
         /// All statements, in the order of their numbers.
@@ -57,9 +57,13 @@ statements! {
     MessagesRead messages_read: "read message or saved rows.",
     RowRead row_read: "read one message.",
     KeysRead keys_read: "read keys and times of all messages of a user.",
+    KeysBefore keys_before: "read keys and times of the topic and saved rows of a user.",
+    KeysBehind keys_behind: "read keys and times of the message rows of a user behind low water.",
     MessagePut message_put: "write a message.",
     MessageDelete message_delete: "delete a message.",
     MessageDrop message_drop: "delete all messages of a user.",
+    MessageReclaim message_reclaim: "delete the message rows of a user that were settled long ago.",
+    ChannelSweep channel_sweep: "replace the tombstones of unregistered channels by one.",
     MessageBatch message_batch: "write or delete several messages of a user at once.",
     UsersFirst users_first: "read the first users.",
     UsersBehind users_behind: "read the users behind one.",
@@ -141,6 +145,7 @@ others! {
     Counter transient: "Operations answered as failed.",
     Counter coalesced: "Reads of a user that shared the read of another request.",
     Counter deletes_spared: "Rows that were settled without a delete because low water covers them.",
+    Counter low_water_passed: "Times that low water was raised past rows that had been deleted alone.",
     Counter damaged_rows: "Rows that could not be read.",
     Counter circuit_opened: "Times the circuit was opened.",
     Gauge circuit_open: "1 while the database does not answer and operations are refused at once.",

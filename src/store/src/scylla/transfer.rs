@@ -122,7 +122,7 @@ impl Work {
             Some(_) => vec![changes::write(&context, message, RowLocation::of(message))],
             None => {
                 let place = RowLocation::plain(family::SAVED, message.stamp, message.chid);
-                vec![changes::write(&context, message, place)]
+                vec![changes::late(&context), changes::write(&context, message, place)]
             }
         };
         context.change(&message.uaid, &changes).await.map_err(failed)
@@ -133,7 +133,7 @@ impl Work {
         let there = self.read(user.uaid).await?;
         let mut changes: Vec<Change> = Vec::new();
         if user.low_water > there.low_water {
-            changes.push(users::low_water(user.low_water));
+            changes.push(users::settled_at(user.low_water));
         }
         if user.user_clock > there.highest() {
             changes.push(users::user_clock(user.user_clock));

@@ -10,10 +10,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::ids::{Clock, Stamp, Uaid};
 
-/// Users of one shard: 16,384 x about 80 B = 1.3 MB. Shed: the user that has the place.
+/// Users of one shard: 16,384 x about 110 B = 1.8 MB. Shed: the user that has the place.
 const PLACES: usize = 16_384;
 /// Rows of one user. Shed: the one read longest ago; its ack costs a delete more.
 const ROWS_MAX: usize = 64;
+
+/// Message rows of one user that are deleted alone before the database is told so, for the next reader on any node.
+const DELETES_NOTED: usize = 64;
+/// Message rows of one user that are deleted alone before low water is raised past them. Both databases warn at 1,000
+/// tombstones of one read, and Cassandra refuses it at 100,000.
+const DELETES_PASSED: usize = 1_024;
+/// Channels of one user that are unregistered before their tombstones become one.
+const UNREGISTERS_SWEPT: usize = 256;
+
+/// Consequences of deletes of message rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Deletes {
+    /// The database is told that there are many.
+    pub(super) note: bool,
+    /// Low water is raised past them.
+    pub(super) pass: bool,
+}
 
 /// Memory of one user.
 #[derive(Default)]
@@ -22,6 +39,12 @@ pub(super) struct CachedUser {
     pub(super) low_water: Option<Clock>,
     /// Number of channels.
     pub(super) channels: Option<usize>,
+    /// The latest message row that was deleted alone, if there were many.
+    pub(super) deleted: Clock,
+    /// Message rows that were deleted alone since low water passed the last of them.
+    deletes: usize,
+    /// Channels that were unregistered since their tombstones were swept.
+    unregisters: usize,
     /// The timestamp of the drop of the user that was there before: later writes must have a later one.
     pub(super) dropped_at: Clock,
     /// The topics were read last and no saved row stands behind them: the first page of messages need not look for one.
@@ -67,13 +90,34 @@ impl CachedUser {
     }
 
     /// Notes that the user was read and is there. Low water only rises.
-    pub(super) fn is_there(&mut self, low_water: Clock) {
+    pub(super) fn is_there(&mut self, low_water: Clock, deleted: Clock) {
         self.low_water = self.low_water.max(Some(low_water));
+        self.deleted = self.deleted.max(deleted);
+    }
+
+    /// Counts message rows that are deleted alone, the latest of them at `last`.
+    pub(super) fn count_deletes(&mut self, count: usize, last: Clock) -> Deletes {
+        let (before, after) = (self.deletes, self.deletes + count);
+        self.deletes = after;
+        let reached = |every: usize| before / every != after / every;
+        if reached(DELETES_NOTED) {
+            self.deleted = self.deleted.max(last);
+        }
+        Deletes { note: reached(DELETES_NOTED), pass: reached(DELETES_PASSED) }
+    }
+
+    /// Counts an unregister. Returns true if the tombstones of its channels are many.
+    pub(super) fn count_unregister(&mut self) -> bool {
+        self.unregisters += 1;
+        self.unregisters.is_multiple_of(UNREGISTERS_SWEPT)
     }
 
     /// Notes that low water was written.
     pub(super) fn raise(&mut self, low_water: Clock) {
         self.low_water = self.low_water.map(|before| before.max(low_water));
+        if low_water >= self.deleted {
+            self.deletes = 0;
+        }
     }
 }
 
@@ -170,7 +214,7 @@ mod tests {
         );
         known.change(one, |user| user.raise(Clock(9)));
         assert_eq!(known.get(one, |user| user.low_water), Some(None), "nobody has read that it is there");
-        known.change(one, |user| user.is_there(Clock(5)));
+        known.change(one, |user| user.is_there(Clock(5), Clock(0)));
         known.change(one, |user| user.raise(Clock(3)));
         assert_eq!(known.get(one, |user| user.low_water), Some(Some(Clock(5))));
         known.change(other, |user| {
@@ -182,5 +226,22 @@ mod tests {
             assert!(!user.take_unsaved_row(Stamp { clock: Clock(999), ..Stamp::default() }));
         });
         assert_eq!(known.get(one, |_| ()), None, "its place was taken");
+    }
+
+    #[test]
+    fn deletes_are_noted_and_passed_every_so_often() {
+        let mut user = CachedUser::default();
+        user.is_there(Clock(1), Clock(0));
+        let neither = Deletes { note: false, pass: false };
+        assert_eq!(user.count_deletes(DELETES_NOTED - 1, Clock(5)), neither);
+        assert_eq!(user.deleted, Clock(0));
+        assert_eq!(user.count_deletes(1, Clock(6)), Deletes { note: true, pass: false });
+        assert_eq!((user.deleted, user.count_deletes(1, Clock(7))), (Clock(6), neither));
+        assert_eq!(user.count_deletes(DELETES_PASSED, Clock(8)), Deletes { note: true, pass: true });
+        user.raise(Clock(7));
+        assert_eq!(user.deletes, DELETES_NOTED + 1 + DELETES_PASSED, "one lies above");
+        user.raise(Clock(8));
+        assert_eq!(user.deletes, 0);
+        assert_eq!((1..=2 * UNREGISTERS_SWEPT).filter(|_| user.count_unregister()).count(), 2);
     }
 }

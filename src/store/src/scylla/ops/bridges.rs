@@ -60,7 +60,7 @@ fn copies(rows: Vec<TimedRow>, seen: UnixSeconds) -> Vec<Change> {
     for TimedRow { family, key, mut value, at } in rows {
         let at = at.saturating_add(COPY_US);
         match family {
-            family::BRIDGE | family::LOW_WATER | family::PRESENCE => continue,
+            family::BRIDGE | family::LOW_WATER | family::PRESENCE | family::DELETED => continue,
             family::RECORD => {
                 if let Some((version, _)) = rows::parse_record(&value) {
                     value = rows::record(version, seen);

@@ -10,6 +10,8 @@ pub(super) mod bridges;
 
 pub(super) mod changes;
 
+mod low_water;
+
 mod pages;
 
 pub(super) mod read;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use machine::ids::{Chid, Origin, Stamp, Uaid};
+use machine::ids::{Chid, Clock, Origin, Stamp, Uaid};
 use machine::message::{Message, Topic};
 use machine::time::UnixSeconds;
 use machine::{Page, RowKey, StoreReply};
@@ -15,8 +15,8 @@ use super::super::schema::family;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::read::{damaged, misread};
-use super::updates;
 use super::users::settled_to;
+use super::{low_water, updates};
 
 /// Pages begin in short requests: the first page of a user agent fits one.
 fn is_long(limit: usize, first: bool) -> bool {
@@ -39,20 +39,21 @@ pub(super) async fn topics(
     if settled_to(context, known, uaid).await?.is_none() {
         return Ok(nothing());
     }
-    let read = known.begin_topics(uaid);
-    let (limit, after) = (usize::from(limit), rows::topic_cursor(after));
+    let read = after.is_none().then(|| known.begin_topics(uaid));
+    let (limit, (from, after)) = (usize::from(limit), rows::topic_cursor(after));
     let mut live: Vec<Arc<Message>> = Vec::new();
     // Updates of the channel that is being read; all of them must be seen before one of them counts.
     let mut of_channel: Vec<Message> = Vec::new();
-    let (mut state, mut first) = (None, true);
-    let no_saved = 'pages: loop {
-        let values = (rows::uaid(&uaid), &after);
+    let (mut state, mut first, mut late) = (None, true, false);
+    'pages: loop {
+        let values = (rows::uaid(&uaid), from, &after);
         let (found, next) = context.read(Statement::TopicsRead, &values, state, is_long(limit, first)).await?;
         first = false;
         for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(context, &error))? {
             let (family, key, value) = row.map_err(|error| misread(context, &error))?;
             if family != family::TOPIC {
-                break 'pages false;
+                late |= family == family::LATE;
+                continue;
             }
             if !rows::is_update(key) && rows::expires(value).is_none_or(|end| end <= now) {
                 continue;
@@ -70,15 +71,18 @@ pub(super) async fn topics(
                 live.push(Arc::new(message));
             }
             if live.len() > limit {
-                break 'pages false;
+                break 'pages;
             }
         }
         match next {
             Some(_) => state = next,
-            None => break true,
+            None => break,
         }
-    };
-    known.topics_read(uaid, read, no_saved);
+    }
+    // The late row is the first of all.
+    if let Some(read) = read {
+        known.topics_read(uaid, read, !late);
+    }
     live.extend(live_update(&mut of_channel, now));
     let exhausted = live.len() <= limit;
     live.truncate(limit);
@@ -107,12 +111,13 @@ pub(super) async fn messages(
         saved.state = State::End;
     }
     tokio::try_join!(saved.fill(context, uaid, limit, now), plain.fill(context, uaid, limit, now))?;
+    if after.clock <= settled.clock {
+        low_water::pass(context, known, uaid, plain.first).await;
+    }
     let exhausted = saved.live.len() + plain.live.len() <= limit;
     known.change(uaid, |user| {
-        for message in &plain.live {
-            if !saved.live.iter().any(|other| other.stamp == message.stamp) {
-                user.note_unsaved_row(message.stamp);
-            }
+        for stamp in &plain.only {
+            user.note_unsaved_row(*stamp);
         }
     });
     Ok(StoreReply::Page(Box::new(merge(saved.live, plain.live, limit, exhausted))))
@@ -134,6 +139,10 @@ struct Slice {
     after: Stamp,
     state: State,
     live: Vec<Arc<Message>>,
+    /// Clock of the first row that has not expired.
+    first: Option<Clock>,
+    /// The rows that no ledger had.
+    only: Vec<Stamp>,
 }
 
 enum State {
@@ -144,7 +153,7 @@ enum State {
 
 impl Slice {
     fn new(family: i8, after: Stamp) -> Slice {
-        Slice { family, after, state: State::Start, live: Vec::new() }
+        Slice { family, after, state: State::Start, live: Vec::new(), first: None, only: Vec::new() }
     }
 
     /// Reads until there is one row more than the limit, or no more.
@@ -165,12 +174,18 @@ impl Slice {
             let values = (rows::uaid(&uaid), self.family, clock, origin, self.family, i64::MAX, i64::MAX);
             let (found, next) = context.read(Statement::MessagesRead, &values, state, is_long(limit, first)).await?;
             for row in found.rows::<(i64, i64, &[u8], &[u8])>().map_err(|error| misread(context, &error))? {
-                let (_, _, _, value) = row.map_err(|error| misread(context, &error))?;
+                let (clock, _, _, value) = row.map_err(|error| misread(context, &error))?;
                 if rows::expires(value).is_some_and(|end| end <= now) {
                     continue;
                 }
+                self.first = self.first.or(Some(Clock(clock.unsigned_abs())));
                 match rows::message(value) {
-                    Some(message) => self.live.push(Arc::new(message)),
+                    Some(message) => {
+                        if !rows::was_saved(value) {
+                            self.only.push(message.stamp);
+                        }
+                        self.live.push(Arc::new(message));
+                    }
                     None => damaged(context, &"a message row"),
                 }
             }

@@ -24,7 +24,7 @@ pub(super) async fn read_user(
     let channels = part.channels.len();
     if part.record.is_some() {
         known.change(uaid, |user| {
-            user.is_there(part.low_water);
+            user.is_there(part.low_water, part.deleted);
             user.channels = Some(channels);
         });
     }

@@ -10,14 +10,14 @@ use machine::{StoreError, StoreReply};
 
 use super::super::client::StatementContext;
 use super::super::port::Answer;
-use super::super::rows::RowLocation;
+use super::super::rows::{self, RowLocation, micros};
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::count;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::changes::write;
 use super::read::read_user;
-use super::{updates, users};
+use super::{changes, updates, users};
 
 /// A message that is not written this long after its clock is refused: low water may pass it later.
 const WRITE_WITHIN_US: u64 = machine::limits::WRITE_SECONDS_MAX * 1_000_000;
@@ -52,10 +52,12 @@ pub(super) async fn publish(
         // No session settled a message before it was there: a message that comes late is kept like one from a ledger.
         let late = message.topic.is_none() && message.stamp.clock <= low_water;
         let family = if late { family::SAVED } else { family::MESSAGE };
+        let mut changes = vec![put(context, message, family)];
         if late {
             known.change(message.uaid, CachedUser::may_have_saved);
+            changes.push(changes::late(context));
         }
-        context.change(&message.uaid, &[put(context, message, family)]).await?;
+        context.change(&message.uaid, &changes).await?;
     }
     // The host may have slept, so that its clock is right and ours is not yet.
     if context.client.process_clock.latest_us() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
@@ -76,13 +78,14 @@ pub(super) async fn save(context: &StatementContext<'_>, known: &UserCache, mess
     if part.record.is_none() {
         return Ok(StoreReply::Done);
     }
-    known.change(uaid, CachedUser::may_have_saved);
     let mut changes = Vec::new();
-    let mut updated: Vec<Chid> = Vec::new();
+    let (mut updated, mut plain): (Vec<Chid>, Vec<&Message>) = Default::default();
     for message in messages.iter().filter(|message| part.has_channel(message.chid)) {
-        if message.topic != Some(Topic::UPDATE) {
+        if message.topic.is_none() {
             known.change(uaid, |user| user.take_unsaved_row(message.stamp));
-            changes.push(put(context, message, family::SAVED));
+            plain.push(&**message);
+        } else if message.topic != Some(Topic::UPDATE) {
+            changes.push(put(context, message, family::TOPIC));
         } else if !updated.contains(&message.chid) {
             updated.push(message.chid);
         }
@@ -91,8 +94,36 @@ pub(super) async fn save(context: &StatementContext<'_>, known: &UserCache, mess
         let of_channel = messages.iter().filter(|m| m.chid == chid && m.topic == Some(Topic::UPDATE));
         changes.extend(updates::save(context, uaid, chid, of_channel.map(|message| &**message)).await?);
     }
+    // Low water waits for the first of these as it does for what is POSTed.
+    let (early, late): (Vec<_>, Vec<_>) =
+        plain.into_iter().partition(|message| message.stamp.clock > part.low_water && is_early(context, message, 2));
+    changes.extend(early.iter().map(|message| save_as(context, message, family::MESSAGE)));
+    if !late.is_empty() {
+        known.change(uaid, CachedUser::may_have_saved);
+        changes.push(changes::late(context));
+        changes.extend(late.iter().map(|message| save_as(context, message, family::SAVED)));
+    }
     context.change(&uaid, &changes).await?;
+    let too_late: Vec<_> = early.into_iter().filter(|message| !is_early(context, message, 1)).collect();
+    if !too_late.is_empty() {
+        known.change(uaid, CachedUser::may_have_saved);
+        let mut again = vec![changes::late(context)];
+        again.extend(too_late.iter().map(|message| save_as(context, message, family::SAVED)));
+        context.change(&uaid, &again).await?;
+    }
     Ok(StoreReply::Done)
+}
+
+/// Returns true if less than this part of the time for its write has passed since the stamp of a message.
+fn is_early(context: &StatementContext<'_>, message: &Message, part: u64) -> bool {
+    let (now, clock) = (context.client.process_clock.latest_us(), message.stamp.clock.0);
+    now >= clock && now - clock <= WRITE_WITHIN_US / part
+}
+
+fn save_as(context: &StatementContext<'_>, message: &Message, family: i8) -> Change {
+    let place = RowLocation::plain(family, message.stamp, message.chid);
+    let (ttl, at) = (context.client.ttl(message.expires()), micros(message.stamp.clock));
+    Change::MessagePut { place, value: rows::saved_value(message), at, ttl }
 }
 
 /// Writes a message to the topic it has, else to this family.

@@ -29,7 +29,8 @@ pub(super) async fn tried(context: &StatementContext<'_>, tried: &[(RowKey, Trie
                 context.client.ttl(message.expires()).saturating_add(SECONDS_EACH * i32::from(tries.deliveries()));
             changes.push(Change::MessagePut {
                 place,
-                value: rows::value(&message),
+                // Which of the two it was is not read: an ack deletes both forms of it.
+                value: rows::saved_value(&message),
                 at: micros(message.stamp.clock),
                 ttl,
             });

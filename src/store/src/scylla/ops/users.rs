@@ -13,6 +13,7 @@ use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
+use super::low_water;
 use super::read::{misread, read_part, read_user, sound};
 use crate::IDLE_SECONDS_MAX;
 
@@ -45,7 +46,7 @@ pub(super) async fn locate(context: &StatementContext<'_>, known: &UserCache, ua
     if part.record.is_some() {
         let counted = next.is_none().then_some(part.channels.len());
         known.change(uaid, |user| {
-            user.is_there(part.low_water);
+            user.is_there(part.low_water, part.deleted);
             user.channels = counted.or(user.channels);
         });
     }
@@ -58,13 +59,19 @@ pub(super) async fn locate(context: &StatementContext<'_>, known: &UserCache, ua
 /// alone, and a tombstone wins a tie. The user clock is raised to the last of these timestamps, so that a later delete
 /// of a row is stamped later. A presence is not written again here: its timestamp is its version, and its session
 /// writes the next one. Low water is not written again either: it has lived as long as every message that it covers,
-/// and its timestamp is its value.
+/// and its timestamp is its value. Messages
+/// that it has covered for a while are deleted first.
 pub(in super::super) async fn touch(context: &StatementContext<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
     let (mut changes, mut known, mut newest) = (Vec::new(), false, Clock(0));
+    let mut settled = Clock(0);
     for TimedRow { family, key, mut value, at } in read_timed(context, uaid).await? {
         let at = at.saturating_add(1);
         match family {
-            family::LOW_WATER | family::PRESENCE => continue,
+            family::LOW_WATER => {
+                settled = rows::parse_clock(&value).unwrap_or_default();
+                continue;
+            }
+            family::PRESENCE | family::DELETED => continue,
             family::RECORD => {
                 if let Some((version, before)) = rows::parse_record(&value) {
                     known = true;
@@ -80,6 +87,7 @@ pub(in super::super) async fn touch(context: &StatementContext<'_>, uaid: Uaid, 
         }
     }
     if known {
+        low_water::reclaim(context, uaid, settled).await?;
         changes.push(user_clock(newest));
         context.change(&uaid, &changes).await?;
     }
@@ -141,7 +149,7 @@ pub(super) async fn register(context: &StatementContext<'_>, known: &UserCache, 
     }
     context.change(&uaid, &changes).await?;
     known.change(uaid, |user| {
-        user.is_there(part.low_water);
+        user.is_there(part.low_water, part.deleted);
         user.channels = Some(channels + usize::from(!there));
     });
     Ok(StoreReply::Done)
@@ -178,7 +186,7 @@ pub(super) async fn subscribe(
         return Ok(StoreReply::NoSubscription);
     }
     known.change(uaid, |user| {
-        user.is_there(part.low_water);
+        user.is_there(part.low_water, part.deleted);
         user.channels = Some(channels + 1);
     });
     // Another node may have subscribed the channel meanwhile, with another key and a later clock.
@@ -245,16 +253,27 @@ pub(super) async fn unregister(
     let at = later(known, uaid, &part, at);
     let gone = Change::UserDelete { family: family::CHANNEL, key: chid.0.to_vec(), at: micros(at) };
     context.change(&uaid, &[user_clock(at), gone]).await?;
-    known.change(uaid, |user| user.channels = user.channels.filter(|_| !part.has_channel(chid)));
-    let mut deletes = Vec::new();
-    for_each_message(context, uaid, |place, at| {
-        let settled = place.family == family::MESSAGE && place.clock <= micros(part.low_water);
-        if RowLocation::chid(&place.key) == Some(chid) && !settled {
+    let many = known.change(uaid, |user| {
+        user.channels = user.channels.filter(|_| !part.has_channel(chid));
+        user.count_unregister()
+    });
+    let (mut before, mut behind) = (Vec::new(), Vec::new());
+    let of_channel = |deletes: &mut Vec<Change>, place: RowLocation, at| {
+        if RowLocation::chid(&place.key) == Some(chid) {
             deletes.push(Change::MessageDelete { place, at });
         }
-    })
-    .await?;
-    context.change(&uaid, &deletes).await?;
+    };
+    let (all, settled) = ((rows::uaid(&uaid),), (rows::uaid(&uaid), micros(part.low_water), i64::MAX));
+    tokio::try_join!(
+        for_each_key(context, Statement::KeysBefore, &all, |place, at| of_channel(&mut before, place, at)),
+        for_each_key(context, Statement::KeysBehind, &settled, |place, at| of_channel(&mut behind, place, at)),
+    )?;
+    before.append(&mut behind);
+    context.change(&uaid, &before).await?;
+    if many {
+        // The channel is unregistered, also if this fails.
+        let _ = low_water::sweep_channels(context, uaid).await;
+    }
     Ok(StoreReply::Done)
 }
 
@@ -301,7 +320,7 @@ pub(super) async fn settled_to(
     if part.record.is_none() {
         return Ok(None);
     }
-    known.change(uaid, |user| user.is_there(part.low_water));
+    known.change(uaid, |user| user.is_there(part.low_water, part.deleted));
     Ok(Some(part.low_water))
 }
 
@@ -321,11 +340,20 @@ pub(super) fn later(known: &UserCache, uaid: Uaid, part: &UserPart, at: Clock) -
 pub(super) async fn for_each_message(
     context: &StatementContext<'_>,
     uaid: Uaid,
+    take: impl FnMut(RowLocation, i64),
+) -> Result<(), Failed> {
+    for_each_key(context, Statement::KeysRead, &(rows::uaid(&uaid),), take).await
+}
+
+async fn for_each_key(
+    context: &StatementContext<'_>,
+    statement: Statement,
+    values: &impl scylla::serialize::row::SerializeRow,
     mut take: impl FnMut(RowLocation, i64),
 ) -> Result<(), Failed> {
     let mut state = None;
     loop {
-        let (found, next) = context.read(Statement::KeysRead, &(rows::uaid(&uaid),), state, true).await?;
+        let (found, next) = context.read(statement, values, state, true).await?;
         let found = found.rows::<(i8, i64, i64, &[u8], i64)>().map_err(|error| misread(context, &error))?;
         for row in found {
             let (family, clock, origin, key, at) = row.map_err(|error| misread(context, &error))?;
@@ -348,7 +376,7 @@ pub(in super::super) fn user_clock(at: Clock) -> Change {
 }
 
 /// Low water is written at its own value, so the greatest stays.
-pub(in super::super) fn low_water(at: Clock) -> Change {
+pub(in super::super) fn settled_at(at: Clock) -> Change {
     put(family::LOW_WATER, Vec::new(), rows::clock(at), at)
 }
 

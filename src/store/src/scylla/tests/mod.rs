@@ -13,11 +13,15 @@ mod moving;
 
 pub(super) mod proxy;
 
-mod refresh;
+pub(super) mod refresh;
 
 pub(crate) mod replicas;
 
 mod ring;
+
+mod timed;
+
+mod tombstones;
 
 use std::sync::Arc;
 

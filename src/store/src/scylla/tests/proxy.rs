@@ -21,8 +21,8 @@ struct State {
     mute: AtomicBool,
     delay_ms: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
-    /// Text of the store, and the text that the database gets in its place, of the same length.
-    instead: Mutex<Vec<(&'static str, String)>>,
+    /// Text of the store, the text that the database gets in its place, of the same length, and how often it did.
+    instead: Mutex<Vec<(&'static str, String, usize)>>,
 }
 
 impl Proxy {
@@ -69,7 +69,13 @@ impl Proxy {
     pub(in super::super) fn instead(&self, text: &'static str, other: &str) {
         let padded = format!("{other:len$}", len = text.len());
         assert_eq!(padded.len(), text.len(), "as many bytes");
-        self.state.instead.lock().expect("no panic").push((text, padded));
+        self.state.instead.lock().expect("no panic").push((text, padded, 0));
+    }
+
+    /// Number of times that the store has said a text of [`Proxy::instead`].
+    pub(in super::super) fn said(&self, text: &str) -> usize {
+        let instead = self.state.instead.lock().expect("no panic");
+        instead.iter().filter(|(of_store, ..)| *of_store == text).map(|(.., count)| count).sum()
     }
 
     /// Connections end and new ones do too, as with a killed process; or not any more.
@@ -100,9 +106,10 @@ impl State {
     }
 
     fn replace(&self, bytes: &mut [u8]) {
-        for (text, other) in &*self.instead.lock().expect("no panic") {
+        for (text, other, count) in &mut *self.instead.lock().expect("no panic") {
             while let Some(at) = bytes.windows(text.len()).position(|some| some == text.as_bytes()) {
                 bytes[at..at + other.len()].copy_from_slice(other.as_bytes());
+                *count += 1;
             }
         }
     }

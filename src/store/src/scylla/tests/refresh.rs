@@ -21,27 +21,27 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// The timestamp of the rows that expire.
 pub(super) const WRITTEN_AT: i64 = 1_000_000_000_000_000;
 
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+pub(in super::super) fn hexadecimal(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
 }
 
 /// A keyspace with a session of its own.
-pub(super) struct Bare<'a> {
-    runtime: tokio::runtime::Runtime,
-    session: Session,
+pub(in super::super) struct Bare<'a> {
+    pub(super) runtime: tokio::runtime::Runtime,
+    pub(super) session: Session,
     config: &'a Options,
 }
 
 impl<'a> Bare<'a> {
-    pub(super) fn new(config: &'a Options) -> Bare<'a> {
+    pub(in super::super) fn new(config: &'a Options) -> Bare<'a> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let session = runtime.block_on(super::super::connect::connect(config)).expect("the database answers");
         Bare { runtime, session, config }
     }
 
-    pub(super) fn send(&self, statement: &str) {
+    pub(in super::super) fn send(&self, statement: &str) {
         let statement = statement.replace("KS", &self.config.keyspace);
         let sent = self.session.query_unpaged(statement.as_str(), ());
         self.runtime.block_on(sent).unwrap_or_else(|error| panic!("{statement}: {error}"));
