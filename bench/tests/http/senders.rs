@@ -14,9 +14,9 @@ fn lists_with_empty_elements_long_ttls_and_encoded_paths_are_taken() {
     let mut wire = Wire::open(world.server.endpoint());
     for (target, ttl, lines) in [
         (&*dashes, "60", "Content-Encoding: aes128gcm\r\n"),
-        (&encoded, "60", "Content-Encoding: aes128gcm\r\n"),
+        (&*encoded, "60", "Content-Encoding: aes128gcm\r\n"),
         (plain, "18446744073709551615", "Content-Encoding: aes128gcm,\r\n"),
-        (plain, "999999999999999999999999999999", &format!("Content-Encoding: aes128gcm\r\n{http2}")),
+        (plain, "999999999999999999999999999999", &*format!("Content-Encoding: aes128gcm\r\n{http2}")),
         (plain, "60", "Content-Encoding: aesgcm\r\nEncryption: salt=AA,\r\nCrypto-Key: dh=BB, ,p256ecdsa=CC,\r\n"),
     ] {
         let request =
