@@ -18,6 +18,7 @@ pub mod client;
 pub mod commands;
 
 mod files;
+mod health;
 
 pub mod status;
 

@@ -19,7 +19,9 @@ use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
 use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::process::Process;
-use super::{Health, Host, MetricSources, broadcast_poller, metrics};
+use super::conditions::{ConditionState, worst, worst_trouble};
+use super::{Host, MetricSources, broadcast_poller, metrics};
+use crate::health::Health;
 
 /// Everything a handler needs. Lives on the control plane.
 pub(super) struct AdminState {
@@ -86,27 +88,32 @@ async fn refuse_pages(request: axum::extract::Request, next: axum::middleware::N
 
 const PAGE: &str = include_str!("page.html");
 
-/// The status code stays 200 for every status word, as the services before us do it (PROTOCOL.md 7.1).
-async fn status(State(view): State<Arc<AdminState>>) -> Json<Value> {
-    let mut body = json!({ "status": word(view.host.health()), "version": VERSION });
-    if let Some(error) = trouble(view.host.health()) {
+/// Liveness, in short (PROTOCOL.md 7.1).
+async fn status(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>) {
+    let states = view.sources.conditions.look();
+    let mut body = json!({ "status": worst(&states).word(), "version": VERSION });
+    if let Some(error) = worst_trouble(&states) {
         body["error"] = error.into();
     }
-    Json(body)
+    (liveness(&states), Json(body))
 }
 
-async fn health(State(view): State<Arc<AdminState>>) -> Json<Value> {
-    let health = view.host.health();
-    let table = match health {
-        Health::Serving | Health::Draining => json!({ "status": "OK" }),
-        Health::StoreDown => json!({ "status": "NOT OK", "cause": trouble(health) }),
+/// Liveness, with every condition.
+async fn health(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>) {
+    let states = view.sources.conditions.look();
+    // The tables of the services before us are in the store.
+    let store = states.iter().filter(|state| state.name.starts_with("store_"));
+    let table = match store.filter_map(|state| state.trouble.as_deref()).next() {
+        None => json!({ "status": "OK" }),
+        Some(cause) => json!({ "status": "NOT OK", "cause": cause }),
     };
     let profiles = view.own.profiles.as_ref();
     let is_of = |profile: &ProfileSnapshot, kind| profile.name.kind == kind && !profile.name.app.is_empty();
     let has = |kind| profiles.is_some_and(|profiles| profiles.look().iter().any(|profile| is_of(profile, kind)));
     let mut body = json!({
-        "status": word(health),
+        "status": worst(&states).word(),
         "version": VERSION,
+        "conditions": states.iter().map(condition).collect::<Vec<_>>(),
         "connections": view.sum("sessions"),
         "router_table": table,
         "message_table": table,
@@ -115,29 +122,33 @@ async fn health(State(view): State<Arc<AdminState>>) -> Json<Value> {
     if let Some(awaited) = view.own.orders.as_ref().and_then(|orders| orders.waits_for()) {
         body["waits_for"] = awaited.into();
     }
-    Json(body)
+    (liveness(&states), Json(body))
 }
 
-fn word(health: Health) -> &'static str {
-    match health {
-        Health::Serving => "OK",
-        Health::StoreDown | Health::Draining => "ERROR",
-    }
+/// One condition.
+fn condition(state: &ConditionState) -> Value {
+    json!({
+        "name": state.name,
+        "status": state.health.word(),
+        "turns": state.turns(),
+        "since": state.since_unix(),
+        "trouble": state.trouble,
+    })
 }
 
-fn trouble(health: Health) -> Option<&'static str> {
-    match health {
-        Health::Serving => None,
-        Health::StoreDown => Some("storage takes nothing"),
-        Health::Draining => Some("draining"),
+/// The status code of liveness: 503 only for what a restart heals.
+fn liveness(states: &[ConditionState]) -> StatusCode {
+    match worst(states) {
+        Health::Good | Health::Degraded | Health::Unready => StatusCode::OK,
+        Health::Broken => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
 /// Answers a load balancer: may it send more here?
 async fn load_balancer(State(view): State<Arc<AdminState>>) -> StatusCode {
-    match view.host.health() {
-        Health::Serving | Health::StoreDown => StatusCode::OK,
-        Health::Draining => StatusCode::SERVICE_UNAVAILABLE,
+    match view.sources.conditions.health() {
+        Health::Good | Health::Degraded => StatusCode::OK,
+        Health::Unready | Health::Broken => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -170,10 +181,11 @@ async fn prometheus(State(view): State<Arc<AdminState>>, head: HeaderMap) -> Res
 /// The same numbers for the page, per shard, with what it needs to make rates and sizes of them.
 async fn stats(State(view): State<Arc<AdminState>>) -> Json<Value> {
     let process = Process::read();
+    let states = view.sources.conditions.look();
     Json(json!({
         "version": VERSION,
-        "health": word(view.host.health()),
-        "trouble": trouble(view.host.health()),
+        "health": worst(&states).word(),
+        "conditions": states.iter().map(condition).collect::<Vec<_>>(),
         "uptime_seconds": view.started.elapsed().as_secs_f64(),
         "shards": view.sources.shards.iter().map(|board| numbers(board)).collect::<Vec<_>>(),
         "shard_meanings": view.sources.shards.first().map(|board| meanings(board)).unwrap_or_default(),

@@ -52,6 +52,23 @@ impl CertificatesInUse {
         left
     }
 
+    /// Says which of them clients refuse by its dates, if there is one.
+    pub fn trouble(&self, now: SystemTime) -> Option<String> {
+        let list = self.lock();
+        let is_bad = |one: &&InUse| one.validity.seconds_left(now) < 0 || one.validity.from() > now;
+        let InUse { names, validity, .. } = list.iter().find(is_bad)?;
+        let names = names.join(",");
+        Some(match validity.from() > now {
+            true => format!("the certificate of {names} is not valid yet"),
+            false => format!("the certificate of {names} ended on {}", validity.last_day()),
+        })
+    }
+
+    /// True if there is no certificate.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Certificates that have come nearer to their end than [`notice`] allows since they were last taken here.
     fn take_notices(&self, now: SystemTime) -> Vec<InUse> {
         let mut noticed = Vec::new();
@@ -104,6 +121,19 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(3_600);
 mod tests {
     use super::*;
     use crate::control_plane::validity::tests::until;
+
+    #[test]
+    fn a_certificate_that_clients_refuse_by_its_dates_is_a_trouble() {
+        let certificates = CertificatesInUse::default();
+        let (short, long) = (until(2030, 6, 1), until(2031, 6, 1));
+        certificates.set(vec![InUse::new(vec!["a".to_owned()], long), InUse::new(vec!["b".to_owned()], short)]);
+        let at = |validity: Validity, seconds| certificates.trouble(validity.until() + Duration::from_secs(seconds));
+        assert_eq!(certificates.trouble(short.until()), None);
+        assert_eq!(at(short, 1).as_deref(), Some("the certificate of b ended on 2030-06-01"));
+        assert_eq!(at(long, 1).as_deref(), Some("the certificate of a ended on 2031-06-01"));
+        let before = certificates.trouble(short.from() - Duration::from_secs(1));
+        assert_eq!(before.as_deref(), Some("the certificate of a is not valid yet"));
+    }
 
     fn names(list: &[InUse]) -> Vec<String> {
         list.iter().flat_map(|one| one.names.clone()).collect()

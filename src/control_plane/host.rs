@@ -10,10 +10,11 @@ pub trait Host: Send + Sync + 'static {
     /// Tells every shard these broadcast values. Waits while a shard has too many controls unread.
     fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>);
 
-    /// Takes note of what the shards hold. Called about once a second; it takes no time.
-    fn refresh_connection_count(&self);
+    /// Takes note of what the shards hold, and of the health of the node. Called about once a second; it takes no time.
+    fn refresh(&self);
 
-    fn health(&self) -> Health;
+    /// Returns true if the node was told to stop.
+    fn is_stopping(&self) -> bool;
 
     /// Reads the certificates again and shows them, all of them or none. Called on a thread of its own.
     ///
@@ -26,15 +27,6 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// One sentence.
     fn backup(&self, name: &str) -> Result<Backup, String>;
-}
-
-/// State of a node, as its health routes report it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Health {
-    Serving,
-    /// Serving sessions, and storage takes nothing.
-    StoreDown,
-    Draining,
 }
 
 /// A finished backup.

@@ -38,7 +38,7 @@ impl Lease {
         Lease { nodes, me, renewed: Instant::now(), stats: LeaseStats::default(), board }
     }
 
-    pub(super) fn board(&self) -> Arc<Board> {
+    pub(crate) fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }
 
@@ -50,7 +50,7 @@ impl Lease {
             tick.tick().await;
             let over = self.renew().await;
             // A node that is told to stop says by itself that it leaves.
-            if over && host.health() != super::Health::Draining {
+            if over && !host.is_stopping() {
                 // Without a receiver the node ends already.
                 let _ = came.send(Signal::Over);
                 return;

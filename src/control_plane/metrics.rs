@@ -2,6 +2,7 @@
 
 mod bridges;
 mod format;
+mod health;
 
 mod labelled;
 
@@ -34,6 +35,7 @@ use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::{CertificatesInUse, MetricSources};
 use bridges::BridgeStats;
+use health::HealthStats;
 use labelled::{Labels, line};
 use process::ProcessMetrics;
 use renamed::{RENAMED, Renamed, successor};
@@ -54,6 +56,7 @@ impl Metrics {
         murre.register_collector(Box::new(Orders(own.orders.clone())));
         murre.register_collector(Box::new(BridgeStats(own.profiles.clone())));
         murre.register_collector(Box::new(StrangerStats(sources.strangers.clone())));
+        murre.register_collector(Box::new(HealthStats(Arc::clone(&sources.conditions))));
         murre.register_collector(Box::new(Boards { sources, control_plane: own.boards.clone() }));
         murre.register_collector(Box::new(Nodes(own.nodes.clone())));
         murre.register_collector(Box::new(ProcessMetrics::Deprecated));

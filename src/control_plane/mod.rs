@@ -29,6 +29,7 @@ mod peer_client;
 mod acme;
 mod bridges;
 mod challenges;
+mod conditions;
 mod http_client;
 mod jitter;
 mod lane;
@@ -53,7 +54,8 @@ pub use challenges::Challenges;
 pub(crate) use clock_monitor::{ClockMonitor, TimeSource};
 pub use expiry::{CertificatesInUse, InUse};
 pub use forward::{ForwardLimits, ForwardQueue};
-pub use host::{Backup, Health, Host, Signal};
+pub use conditions::{Condition, Conditions, Trouble, Turns};
+pub use host::{Backup, Host, Signal};
 pub(crate) use http_client::client_config;
 pub(crate) use lease::Lease;
 pub use peer_client::{Answering, PeerCalls, PeerQueue, TrustRoots, settle, who_answers};
@@ -91,6 +93,8 @@ pub struct MetricSources {
     pub certificates: Arc<CertificatesInUse>,
     /// Limits on callers by their address; `None`: this process has none.
     pub strangers: Option<Arc<Strangers>>,
+    /// Conditions of the node, which health pages report too.
+    pub conditions: Arc<Conditions>,
 }
 
 /// Servers that the control plane calls by itself. By default none.
@@ -331,7 +335,7 @@ impl ControlPlane {
                 // A receiver of signals is told at once that there will be none.
                 None => drop(came),
             }
-            tokio::spawn(refresh_connection_count(looking));
+            tokio::spawn(refresh(looking));
             runtime.block_on(run(served, server, stopped));
         };
         let thread = std::thread::Builder::new().name("control-plane".to_owned()).spawn(body)?;
@@ -396,12 +400,12 @@ async fn run(
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Calls [`Host::refresh_connection_count`] about once a second, for ever.
-async fn refresh_connection_count(host: Arc<dyn Host>) {
+/// Calls [`Host::refresh`] about once a second, for ever.
+async fn refresh(host: Arc<dyn Host>) {
     let mut tick = tokio::time::interval(LOOK_INTERVAL);
     loop {
         tick.tick().await;
-        host.refresh_connection_count();
+        host.refresh();
     }
 }
 

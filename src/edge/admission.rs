@@ -5,7 +5,9 @@
 //! of the shards. An edge adds each upgrade since then. WebSockets that ended since then still count. The gate can
 //! therefore exceed its limit only by the upgrades of the second or two that the count is on its way.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::health::Health;
 
 /// Limit and count of WebSockets. Any thread.
 #[derive(Default)]
@@ -14,12 +16,14 @@ pub struct AdmissionGate {
     limit: AtomicU32,
     held: AtomicU64,
     stopping: AtomicBool,
+    /// A [`Health`], as of about a second ago.
+    health: AtomicU8,
 }
 
 impl AdmissionGate {
     /// Creates a gate with this limit; 0 means no limit.
     pub fn new(limit: u32) -> AdmissionGate {
-        AdmissionGate { limit: AtomicU32::new(limit), held: AtomicU64::new(0), stopping: AtomicBool::new(false) }
+        AdmissionGate { limit: AtomicU32::new(limit), ..AdmissionGate::default() }
     }
 
     /// Refuses every further WebSocket, also on health pages: the node is about to stop.
@@ -29,6 +33,15 @@ impl AdmissionGate {
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Takes the health of the node, which health pages report.
+    pub fn set_health(&self, health: Health) {
+        self.health.store(health as u8, Ordering::Relaxed);
+    }
+
+    pub fn health(&self) -> Health {
+        Health::ALL[usize::from(self.health.load(Ordering::Relaxed)) % Health::ALL.len()]
     }
 
     pub fn set_limit(&self, limit: u32) {
@@ -58,6 +71,16 @@ impl AdmissionGate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gate_has_the_health_that_it_was_told() {
+        let gate = AdmissionGate::default();
+        assert_eq!(gate.health(), Health::Good);
+        for health in [Health::Degraded, Health::Unready, Health::Broken, Health::Good] {
+            gate.set_health(health);
+            assert_eq!(gate.health(), health);
+        }
+    }
 
     #[test]
     fn a_gate_is_full_at_its_limit_and_never_without_one() {

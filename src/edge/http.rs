@@ -20,6 +20,8 @@ const ELSEWHERE_SECONDS: u32 = 1;
 const NOT_WELCOME: Reply = Reply::FaultUntil(ApiError::NotWelcome, ELSEWHERE_SECONDS);
 /// Answer to an upgrade when the node has no place left, and to the health check of a load balancer then.
 const FULL: Reply = Reply::FaultUntil(ApiError::NotWelcome, 120);
+/// Answer of health pages while a condition of the node turns them.
+const UNREADY: Reply = Reply::FaultUntil(ApiError::Unready, ELSEWHERE_SECONDS);
 const STOPPING: Reply = Reply::FaultUntil(ApiError::Stopping, ELSEWHERE_SECONDS);
 
 // `Codec` counts the bytes of half a head in 16 bits.
@@ -127,6 +129,10 @@ impl PushEdge {
     fn plan(&mut self, now: Now, port: Port, placeless: bool, head: &Head<'_, '_>) -> BodyAction {
         if self.gate.is_stopping() && response::is_health(&head.path) && matches!(head.method, "GET" | "HEAD") {
             return BodyAction::Reply(STOPPING);
+        }
+        let is_on_port = port != Port::Public || head.path == HEARTBEAT;
+        if is_on_port && response::is_turned(&head.path, self.gate.health()) && matches!(head.method, "GET" | "HEAD") {
+            return BodyAction::Reply(UNREADY);
         }
         match port {
             Port::WebSocket | Port::Public if head.path == "/" => Front::plan(head),

@@ -4,6 +4,7 @@ use super::PushEdge;
 use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
 use super::response::HEARTBEAT;
+use crate::health::Health;
 use protocol::webpush::errno::ApiError;
 use protocol::wire::http1::Head;
 
@@ -13,7 +14,7 @@ impl PushEdge {
         if head.path == "*" {
             return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");
         }
-        if self.pages.find(&head.path).is_none() {
+        if self.pages.find(&head.path, Health::Good).is_none() {
             return BodyAction::Reply(Reply::Fault(ApiError::NotFound));
         }
         match head.method {
@@ -24,6 +25,6 @@ impl PushEdge {
 
     /// Returns true for the pages that a public port does not have.
     pub(super) fn is_for_operators(&self, path: &str) -> bool {
-        path != HEARTBEAT && self.pages.find(path).is_some()
+        path != HEARTBEAT && self.pages.find(path, Health::Good).is_some()
     }
 }

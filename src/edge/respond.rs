@@ -37,7 +37,7 @@ impl PushEdge {
             }
             Reply::Empty => response::start(&self.date, context, 200, out).empty(),
             Reply::Page(path) => {
-                let body = self.pages.find(path).unwrap_or_default();
+                let body = self.pages.find(path, self.gate.health()).unwrap_or_default();
                 let response = response::start(&self.date, context, 200, out);
                 response.header("Content-Type", b"application/json").body(body, context.to_head);
             }

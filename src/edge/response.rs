@@ -7,6 +7,7 @@ use httpdate::HttpDate as HttpDateText;
 use machine::time::UnixSeconds;
 use shards::ports::Port;
 
+use crate::health::Health;
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::forward::ForwardFault;
 use protocol::webpush::registration::RegistrationFault;
@@ -155,12 +156,13 @@ pub const HEARTBEAT: &str = "/__lbheartbeat__";
 /// Small pages of every port (PROTOCOL.md 7.1), written once.
 pub struct Pages {
     version: Vec<u8>,
-    health: Vec<u8>,
+    /// By the number of a [`Health`].
+    health: [Vec<u8>; Health::ALL.len()],
 }
 
 impl Pages {
     pub fn new(info: &VersionInfo) -> Pages {
-        let (mut version, mut health) = (Vec::new(), Vec::new());
+        let mut version = Vec::new();
         let facts = [
             (r#"{"source":"#, &info.source),
             (r#","version":"#, &info.version),
@@ -172,16 +174,19 @@ impl Pages {
             push_json(value, &mut version);
         }
         version.push(b'}');
-        health.extend_from_slice(br#"{"status":"OK","version":"#);
-        push_json(&info.version, &mut health);
-        health.push(b'}');
+        let health = Health::ALL.map(|health| {
+            let mut page = format!(r#"{{"status":"{}","version":"#, health.word()).into_bytes();
+            push_json(&info.version, &mut page);
+            page.push(b'}');
+            page
+        });
         Pages { version, health }
     }
 
-    /// Returns the body of the page at `path`, if there is one.
-    pub fn find(&self, path: &str) -> Option<&[u8]> {
+    /// Returns the body of the page at `path` of a node with this health, if there is one.
+    pub fn find(&self, path: &str, health: Health) -> Option<&[u8]> {
         match path {
-            "/status" | "/health" | "/__heartbeat__" => Some(&self.health),
+            "/status" | "/health" | "/__heartbeat__" => Some(&self.health[health as usize]),
             HEARTBEAT => Some(b""),
             "/__version__" => Some(&self.version),
             _ => None,
@@ -192,6 +197,16 @@ impl Pages {
 /// Returns true if load balancers use this page to decide on more traffic.
 pub fn is_health(path: &str) -> bool {
     matches!(path, "/status" | "/health" | "/__heartbeat__" | HEARTBEAT)
+}
+
+/// Returns true if a node with this health answers this page with 503: liveness for what a restart heals, and the page
+/// of load balancers also for what another node does better.
+pub fn is_turned(path: &str, health: Health) -> bool {
+    match health {
+        Health::Good | Health::Degraded => false,
+        Health::Unready => path == HEARTBEAT,
+        Health::Broken => is_health(path),
+    }
 }
 
 /// `Date` of answers (RFC 9110 section 6.6.1), written again when the second changes.

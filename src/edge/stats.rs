@@ -154,7 +154,7 @@ impl EdgeStats {
             ApiError::TooManyToEndpoint | ApiError::TooManyOfSender | ApiError::OverBudget => &mut self.posts_too_many,
             ApiError::BadNodeBody => &mut self.node_bodies_refused,
             ApiError::SessionBusy | ApiError::SessionHolds => &mut self.node_busy,
-            ApiError::NotWelcome | ApiError::Stopping => &mut self.upgrades_elsewhere,
+            ApiError::NotWelcome | ApiError::Stopping | ApiError::Unready => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
             ApiError::Registration(_) => &mut self.registrations_refused,
             ApiError::Forward(fault) => self.forward_refused(fault),

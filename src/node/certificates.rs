@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
@@ -270,6 +270,17 @@ impl NodeTls {
     /// Returns the certificates that are shown, as of the last reload.
     pub(super) fn in_use(&self) -> Arc<CertificatesInUse> {
         Arc::clone(&self.in_use)
+    }
+
+    /// Says which certificate is missing, or refused by clients for its dates.
+    pub(super) fn trouble(&self, now: SystemTime) -> Option<String> {
+        let missing = || {
+            let awaited = self.acme.as_ref().and_then(|(_, book)| book.waits_for());
+            awaited.map(|awaited| format!("the node waits for {awaited}"))
+        };
+        let is_served = self.public.is_some() || self.node.is_some();
+        let none = || (is_served && self.in_use.is_empty()).then(|| "there is no certificate".to_owned());
+        missing().or_else(none).or_else(|| self.in_use.trouble(now))
     }
 
     /// Logs the reason of the first handshake that failed since the last line, at most once a minute.

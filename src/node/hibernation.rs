@@ -27,6 +27,8 @@ use crate::edge::PushEdge;
 pub(super) struct NodeGate {
     gate: Option<Gate>,
     records: Option<RecordDir>,
+    /// Reason why hibernation is off although it is configured.
+    off: Option<String>,
 }
 
 impl NodeGate {
@@ -39,6 +41,11 @@ impl NodeGate {
         let Some(records) = &self.records else { return Ok(()) };
         let sentence = |error| format!("records of an earlier process stay in hibernate.dir ({error}): remove them");
         records.remove_earlier().map_err(|error| io::Error::other(sentence(error)))
+    }
+
+    /// Reason why hibernation is off although it is configured: a condition of the node shows it.
+    pub fn off(&self) -> Option<&str> {
+        self.off.as_deref()
     }
 
     /// Returns true if frozen sessions outlive this process.
@@ -115,7 +122,7 @@ fn open(
         Some(Ok(opened)) => opened,
         Some(Err(reason)) => {
             tracing::warn!(reason, "hibernation off; idle connections stay in the kernel");
-            Default::default()
+            (NodeGate { off: Some(reason), ..NodeGate::default() }, Vec::new())
         }
         None => Default::default(),
     };
@@ -173,7 +180,7 @@ fn open_gate(
     };
     let opened = Gate::open(Ports::To(ports), queue, shards, records.is_some());
     let (gate, gates) = opened.map_err(|error| Unfit::of_gate(queue, error).to_string())?;
-    Ok((NodeGate { gate: Some(gate), records }, gates.into_iter().zip(of_shards).collect()))
+    Ok((NodeGate { gate: Some(gate), records, off: None }, gates.into_iter().zip(of_shards).collect()))
 }
 
 /// Reads the records of earlier processes, and gives each to the shard that owns its user.

@@ -18,6 +18,8 @@ mod certificates;
 
 mod cluster;
 
+mod conditions;
+
 mod data_dir;
 
 mod events;
@@ -67,6 +69,7 @@ use std::time::{Duration, Instant};
 
 use machine::NodeId;
 use machine::ids::ShardId;
+use machine::stats::Board;
 use shards::ledger;
 use shards::ports::Port;
 use shards::process_clock::ProcessClock;
@@ -74,12 +77,13 @@ use shards::ring::ProbeError;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
-    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, OutgoingCalls,
-    PeerCalls, Redirects, TimeSource, WakeUpQueue,
+    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, Lease,
+    OutgoingCalls, PeerCalls, Redirects, TimeSource, WakeUpQueue,
 };
 use crate::edge::{EdgeConfig, PushEdge};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
+use conditions::Signs;
 use events::EventLog;
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;
@@ -179,8 +183,9 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let me = NodeId { url: cluster::url(&config.node, &plain, &over_tls), boot };
     let cluster =
         storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?.map(Arc::new);
+    let mut signs = Signs::new(&storage, &tls, &process_clock);
     if let Some((cluster, trust)) = cluster.as_ref().zip(trust) {
-        join(cluster, &data, &mut builder, cluster.calls(&config.node, trust))?;
+        signs.lease = join(cluster, &data, &mut builder, cluster.calls(&config.node, trust))?;
         cluster.notify_holders(&storage, earlier.users.clone());
     }
     let logs = earlier.new_logs(config, &data, shard_count)?;
@@ -197,8 +202,9 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     });
     let shards = hibernation::start(config, (keys.placement, plan.edge.placement), &addresses, setups.collect())?;
 
-    let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
-    let sources = plan.sources(shards.boards(), &storage);
+    signs.hibernation_off = shards.gate.off().map(str::to_owned);
+    let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), (data.path(), signs)));
+    let sources = plan.sources(shards.boards(), &storage, stage.conditions());
     let control_plane =
         ControlPlane::start(builder, tls.admin(config, admin), sources, stage.clone()).map_err(no_control_plane)?;
     earlier.discard_told();
@@ -210,21 +216,24 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     Ok(RunningNode { addresses, cores, drain, manager, control_plane, stage, shards, storage, data, cluster, log })
 }
 
-/// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node.
+/// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node. Returns the
+/// board of the lease of this node, if it has one.
 fn join(
     cluster: &Cluster,
     data: &DataDir,
     builder: &mut ControlPlaneBuilder,
     calls: PeerCalls,
-) -> Result<(), NodeError> {
+) -> Result<Option<Arc<Board>>, NodeError> {
     builder.call_nodes(calls);
     cluster.register_boot(data.last_boot().as_ref())?;
-    if let Some(lease) = cluster.lease() {
+    let lease = cluster.lease();
+    let board = lease.as_ref().map(Lease::board);
+    if let Some(lease) = lease {
         builder.keep_lease(lease);
     }
     data.set_boot(cluster.me())?;
     tracing::info!(node = ?cluster.me(), "cluster joined");
-    Ok(())
+    Ok(board)
 }
 
 /// The CPUs that shards may be pinned to, and that of each shard.

@@ -26,7 +26,9 @@ use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
-use crate::control_plane::{ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue};
+use crate::control_plane::{
+    Conditions, ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue,
+};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
@@ -146,13 +148,14 @@ impl Plan<'_> {
         }
     }
 
-    pub fn sources(&self, shards: &[Arc<Board>], storage: &Storage) -> MetricSources {
+    pub fn sources(&self, shards: &[Arc<Board>], storage: &Storage, conditions: Arc<Conditions>) -> MetricSources {
         MetricSources {
             shards: shards.to_vec(),
             store: storage.board(),
             statements: storage.latencies(),
             certificates: self.tls.in_use(),
             strangers: Some(Arc::clone(&self.callers.strangers)),
+            conditions,
         }
     }
 

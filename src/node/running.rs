@@ -19,6 +19,7 @@ use super::banner::Addresses;
 use super::bridges;
 use super::certificates::NodeTls;
 use super::cluster::{self, Cluster};
+use super::conditions::{self, Signs};
 use super::data_dir::DataDir;
 use super::error::NodeError;
 use super::events::EventLog;
@@ -28,7 +29,7 @@ use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain, DrainMode};
-use crate::control_plane::{Backup, ControlPlane, Health, Host, Signal, UpstreamQueue};
+use crate::control_plane::{Backup, Conditions, ControlPlane, Host, Signal, UpstreamQueue};
 use crate::edge::{AdmissionGate, PushEdge};
 
 /// A node that serves. Dropped without [`RunningNode::stop`] it ends as if killed: the ledgers keep what is unacked.
@@ -65,7 +66,8 @@ pub(super) struct NodeHandle {
     shards: ShardsHandle<PushEdge>,
     storage: Arc<Storage>,
     data: PathBuf,
-    draining: AtomicBool,
+    draining: Arc<AtomicBool>,
+    conditions: Arc<Conditions>,
     gate: Arc<AdmissionGate>,
     tls: NodeTls,
     strangers: StrangerWatch,
@@ -77,13 +79,14 @@ impl NodeHandle {
         plan: &Plan<'_>,
         shards: ShardsHandle<PushEdge>,
         storage: Arc<Storage>,
-        data: &Path,
+        (data, signs): (&Path, Signs),
     ) -> NodeHandle {
         NodeHandle {
             shards,
             storage,
             data: data.to_owned(),
-            draining: AtomicBool::new(false),
+            draining: Arc::clone(&signs.draining),
+            conditions: Arc::new(conditions::of_node(signs)),
             gate: Arc::clone(&plan.edge.gate),
             tls: plan.tls.clone(),
             strangers: StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.process_clock)),
@@ -97,6 +100,16 @@ impl NodeHandle {
         self.gate.stop();
     }
 
+    pub(super) fn conditions(&self) -> Arc<Conditions> {
+        Arc::clone(&self.conditions)
+    }
+
+    /// Makes the health pages of the shards report this health, until the next look.
+    #[cfg(test)]
+    pub(super) fn set_health(&self, health: crate::health::Health) {
+        self.gate.set_health(health);
+    }
+
     pub(super) fn boards(&self) -> &[Arc<Board>] {
         self.shards.boards()
     }
@@ -107,18 +120,15 @@ impl Host for NodeHandle {
         self.shards.control(ControlMessage::Broadcasts(values));
     }
 
-    fn refresh_connection_count(&self) {
+    fn refresh(&self) {
         self.gate.set_held(sum(self.boards(), "conns"));
+        self.gate.set_health(self.conditions.health());
         self.tls.log_failure();
         self.strangers.look();
     }
 
-    fn health(&self) -> Health {
-        if self.draining.load(Ordering::Relaxed) {
-            return Health::Draining;
-        }
-        let circuit_open = |board: Arc<Board>| sum(&[board], "store_circuit_open") > 0;
-        if self.storage.board().is_some_and(circuit_open) { Health::StoreDown } else { Health::Serving }
+    fn is_stopping(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     fn renew_certificates(&self) -> Result<(), String> {

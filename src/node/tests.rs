@@ -4,6 +4,7 @@ mod cluster;
 mod disk;
 mod drain;
 pub(crate) mod events;
+mod health;
 mod keys;
 mod public;
 mod replay;
@@ -170,9 +171,13 @@ fn broadcasts_health_metrics_and_backup_of_a_running_node() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &[])).unwrap();
     let admin = running.addresses().admin[0];
-    let put =
-        "PUT /broadcasts HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 11\r\n\r\n{\"a/b\":\"1\"}";
-    assert!(ask(admin, put).starts_with("HTTP/1.1 204 "));
+    let token = admin_token(dir.path()).unwrap();
+    let put = |path: &str, body: &str| {
+        let (token, length) = (token.reveal(), body.len());
+        let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n");
+        ask(admin, &format!("{head}connection: close\r\ncontent-length: {length}\r\n\r\n{body}"))
+    };
+    assert!(put("/broadcasts", "{\"a/b\":\"1\"}").starts_with("HTTP/1.1 204 "));
     let (mut socket, _) = hello(&running, "");
     let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0" } });
     say(&mut socket, subscribe);
@@ -184,10 +189,9 @@ fn broadcasts_health_metrics_and_backup_of_a_running_node() {
         assert!(metrics.contains(family), "{family} is missing");
     }
     register(&mut socket);
-    let put = "PUT /backups/one HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-    let made = ask(admin, put);
+    let made = put("/backups/one", "");
     assert!(made.starts_with("HTTP/1.1 201 ") && made.contains("\"users\":1"), "{made}");
-    assert!(ask(admin, put).starts_with("HTTP/1.1 409 "));
+    assert!(put("/backups/one", "").starts_with("HTTP/1.1 409 "));
     drop(socket);
     running.stop().unwrap();
     // The backup is a data directory: a node starts on it.

@@ -90,7 +90,7 @@ impl OrderBook {
     }
 
     /// One sentence on the certificates that are awaited, if any are.
-    pub(in crate::control_plane) fn waits_for(&self) -> Option<String> {
+    pub(crate) fn waits_for(&self) -> Option<String> {
         let state = self.lock();
         let of = |(name, reason): (&String, &Option<String>)| match reason {
             Some(reason) => format!("{name} (the last order failed: {reason})"),

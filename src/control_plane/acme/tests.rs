@@ -22,7 +22,7 @@ use super::files::tests::made;
 use super::order::{Failure, Ordered, Wanted, order};
 use super::{Acme, Answers, OrderBook, Outcome, schedule};
 use crate::config::{self, Challenge};
-use crate::control_plane::{Backup, Health, Host};
+use crate::control_plane::{Backup, Host};
 
 /// An authority that answers each path in turn with these, the last one for ever, and counts requests.
 #[derive(Clone, Default)]
@@ -230,10 +230,10 @@ struct Failing(AtomicU32);
 impl Host for Failing {
     fn set_broadcasts(&self, _: Arc<[BroadcastVersion]>) {}
 
-    fn refresh_connection_count(&self) {}
+    fn refresh(&self) {}
 
-    fn health(&self) -> Health {
-        Health::Serving
+    fn is_stopping(&self) -> bool {
+        false
     }
 
     fn renew_certificates(&self) -> Result<(), String> {

@@ -28,12 +28,26 @@ counters! {
 }
 
 struct Recorder {
-    health: Mutex<Health>,
+    /// Trouble of a condition for each of [`TURNS`].
+    troubles: [Mutex<Option<Trouble>>; 3],
     broadcasts: Mutex<Vec<Arc<[BroadcastVersion]>>>,
     /// Backups that were begun.
     backups: AtomicUsize,
     /// Held by a test for as long as a backup takes.
     copying: Mutex<()>,
+}
+
+/// The conditions of a [`Recorder`]: their names, and what they turn.
+const TURNS: [(&str, Turns); 3] =
+    [("store_circuit", Turns::Nothing), ("drain", Turns::Balancer), ("lease", Turns::Liveness)];
+
+/// The conditions that this host sets.
+fn conditions(host: &Arc<Recorder>) -> Arc<Conditions> {
+    let condition = |(at, (name, turns)): (usize, (&'static str, Turns))| {
+        let host = Arc::clone(host);
+        Condition { name, turns, check: Box::new(move || host.troubles[at].lock().unwrap().clone()) }
+    };
+    Arc::new(Conditions::new(TURNS.into_iter().enumerate().map(condition).collect()))
 }
 
 /// Ids and versions of one call of [`Host::set_broadcasts`].
@@ -46,7 +60,7 @@ fn owned(values: Vec<(&str, &str)>) -> Told {
 impl Recorder {
     fn new() -> Recorder {
         Recorder {
-            health: Mutex::new(Health::Serving),
+            troubles: Default::default(),
             broadcasts: Mutex::default(),
             backups: AtomicUsize::new(0),
             copying: Mutex::default(),
@@ -65,10 +79,10 @@ impl Host for Recorder {
         self.broadcasts.lock().unwrap().push(values);
     }
 
-    fn refresh_connection_count(&self) {}
+    fn refresh(&self) {}
 
-    fn health(&self) -> Health {
-        *self.health.lock().unwrap()
+    fn is_stopping(&self) -> bool {
+        false
     }
 
     fn renew_certificates(&self) -> Result<(), String> {
@@ -91,7 +105,8 @@ fn island_with(prepared: ControlPlaneBuilder) -> (ControlPlane, Arc<Recorder>) {
     let host = Arc::new(Recorder::new());
     let board = Board::new(&[Numbers::MEANINGS]);
     Numbers { sessions: 7 }.write_to(&board, 0);
-    let sources = MetricSources { shards: vec![Arc::new(board)], ..MetricSources::default() };
+    let (shards, conditions) = (vec![Arc::new(board)], conditions(&host));
+    let sources = MetricSources { shards, conditions, ..MetricSources::default() };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
     let admin = Admin { listeners: vec![listener], tls: None, hosts: vec!["murre.internal".to_owned()] };
@@ -121,7 +136,7 @@ fn ask_at(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, St
 
 #[test]
 fn health_routes_answer_as_the_services_before_us() {
-    let (control_plane, host) = control_plane();
+    let (control_plane, _) = control_plane();
     assert_eq!(ask(&control_plane, "GET", "/status", ""), {
         let (_, head, _) = ask(&control_plane, "GET", "/status", "");
         (200, head, format!("{{\"status\":\"OK\",\"version\":\"{}\"}}", env!("CARGO_PKG_VERSION")))
@@ -139,16 +154,37 @@ fn health_routes_answer_as_the_services_before_us() {
     for part in ["\"source\":", "\"version\":", "\"commit\":", "\"build\":"] {
         assert!(body.contains(part), "{body}");
     }
+}
 
-    *host.health.lock().unwrap() = Health::StoreDown;
-    assert!(ask(&control_plane, "GET", "/status", "").2.contains("\"error\":\"storage takes nothing\""));
-    assert!(
-        ask(&control_plane, "GET", "/health", "").2.contains("\"router_table\":{\"cause\":\"storage takes nothing\"")
-    );
-    assert_eq!(ask(&control_plane, "GET", "/__lbheartbeat__", "").0, 200);
-    *host.health.lock().unwrap() = Health::Draining;
-    assert_eq!(ask(&control_plane, "GET", "/__lbheartbeat__", "").0, 503);
-    assert_eq!(ask(&control_plane, "GET", "/health", "").0, 200);
+#[test]
+fn each_condition_turns_the_routes_that_it_declares_and_is_on_all_of_them_by_name() {
+    let (control_plane, host) = control_plane();
+    let code = |path: &str| ask(&control_plane, "GET", path, "").0;
+    let body = |path: &str| ask(&control_plane, "GET", path, "").2;
+    for (at, (name, _)) in TURNS.into_iter().enumerate() {
+        let (liveness, balancer, word) = [(200, 200, "DEGRADED"), (200, 503, "ERROR"), (503, 503, "ERROR")][at];
+        *host.troubles[at].lock().unwrap() = Some(Trouble::new("it stands still"));
+        for path in ["/status", "/health", "/__heartbeat__"] {
+            assert_eq!(code(path), liveness, "{name} {path}");
+            assert!(body(path).contains(&format!("\"status\":\"{word}\"")), "{name} {path} {}", body(path));
+        }
+        assert_eq!(code("/__lbheartbeat__"), balancer, "{name}");
+        assert!(body("/status").contains("\"error\":\"it stands still\""), "{}", body("/status"));
+        for path in ["/health", "/stats"] {
+            let shown: serde_json::Value = serde_json::from_str(&body(path)).unwrap();
+            let shown = shown["conditions"].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap().clone();
+            assert_eq!((&shown["status"], &shown["trouble"]), (&word.into(), &"it stands still".into()), "{path}");
+            assert!(shown["since"].as_u64() > Some(1_600_000_000), "{shown}");
+        }
+        let metric = format!("\nmurre_health_condition{{condition=\"{name}\"}} {}\n", at + 1);
+        assert!(body("/metrics").contains(&metric), "{}", body("/metrics"));
+        *host.troubles[at].lock().unwrap() = None;
+        assert_eq!((code("/status"), code("/__lbheartbeat__")), (200, 200), "{name}");
+    }
+    *host.troubles[0].lock().unwrap() = Some(Trouble::new("storage takes nothing"));
+    assert!(body("/health").contains("\"router_table\":{\"cause\":\"storage takes nothing\""));
+    *host.troubles[1].lock().unwrap() = Some(Trouble::shared("all nodes have it"));
+    assert_eq!(code("/__lbheartbeat__"), 200, "it would empty the load balancer");
 }
 
 #[test]

@@ -39,6 +39,9 @@ pub trait NodeTable: Send + Sync + 'static {
     /// Lead of the database's clocks over the time of this process, in microseconds; `None` if they cannot be asked
     /// now. Never waits, as [`NodeTable::look`].
     fn clock_offset(&self) -> ClockOffsetFuture;
+
+    /// Number of clocks of the database that can be asked now. Takes no time.
+    fn clock_count(&self) -> usize;
 }
 
 /// Result of [`NodeTable::ahead`].

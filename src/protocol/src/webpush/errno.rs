@@ -127,6 +127,8 @@ pub enum ApiError {
     NotWelcome,
     /// The node stops: another node should take new connections.
     Stopping,
+    /// A condition of the node turns its health pages.
+    Unready,
 }
 
 /// One row of the table.
@@ -206,6 +208,7 @@ impl ApiError {
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
             ApiError::SessionHolds => (503, None, "Client wants no message of this urgency now"),
             ApiError::Stopping => (503, None, "This node is about to stop, connect again"),
+            ApiError::Unready => (503, None, "This node is in trouble, ask another"),
             ApiError::NotWelcome => (503, None, "This node has enough connections, connect again"),
         };
         Row { status, errno, message }
@@ -328,7 +331,7 @@ mod tests {
             (502, Some(901), &[BridgeAuthentication]),
             (502, Some(902), &[BridgeUnreachable]),
             (502, Some(903), &[BridgeNoAnswer]),
-            (503, None, &[SessionBusy, SessionHolds, NotWelcome, Stopping]),
+            (503, None, &[SessionBusy, SessionHolds, NotWelcome, Stopping, Unready]),
         ];
         for (status, errno, faults) in rows {
             for fault in faults {

@@ -190,6 +190,12 @@ impl Client {
         told.get(told.len().checked_sub(1)? / 2).copied()
     }
 
+    /// Number of clocks that [`Client::ahead`] asks.
+    pub(super) fn clock_count(&self) -> usize {
+        let state = self.session.get_cluster_state();
+        state.get_nodes_info().iter().filter(|node| node.is_connected()).take(CLOCKS_MAX).count()
+    }
+
     /// Returns true if the database takes a write at the place of this look. Where the replicas of one place are gone
     /// others may still be served, so each look is at another place.
     async fn probe(&self, look: u32) -> bool {

@@ -147,4 +147,8 @@ impl NodeTable for Table {
         let told = self.handle.spawn(async move { client.ahead().await });
         Box::pin(async move { told.await.ok()? })
     }
+
+    fn clock_count(&self) -> usize {
+        self.work.client.clock_count()
+    }
 }

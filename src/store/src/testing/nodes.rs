@@ -17,6 +17,8 @@ pub struct Answers {
     pub ahead: Option<Box<dyn Fn() -> i64 + Send>>,
     /// The nodes that left.
     pub left: Vec<NodeId>,
+    /// Number of clocks of the database.
+    pub clocks: usize,
 }
 
 /// The table. By default all is taken and nothing is known.
@@ -24,7 +26,7 @@ pub struct FakeNodes(Mutex<Answers>);
 
 impl Default for FakeNodes {
     fn default() -> FakeNodes {
-        let answers = Answers { entered: Ok(()), renewed: Renewed::Kept, row: None, ahead: None, left: Vec::new() };
+        let answers = Answers { entered: Ok(()), renewed: Renewed::Kept, row: None, ahead: None, left: Vec::new(), clocks: 3 };
         FakeNodes(Mutex::new(answers))
     }
 }
@@ -64,5 +66,9 @@ impl NodeTable for FakeNodes {
     fn clock_offset(&self) -> ClockOffsetFuture {
         let ahead = self.answers().ahead.as_ref().map(|ahead| ahead());
         Box::pin(async move { ahead })
+    }
+
+    fn clock_count(&self) -> usize {
+        self.answers().clocks
     }
 }
