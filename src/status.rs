@@ -1,5 +1,17 @@
 //! Statuses this binary exits with; docs/OPERATIONS.md explains them. Those above 63 are of `sysexits.h`.
 
+use store::fault::FaultKind;
+
+/// Returns the status of a process that ends with a fault of this kind in its data directory or its store.
+pub fn of(kind: FaultKind) -> u8 {
+    match kind {
+        FaultKind::Full | FaultKind::Passing => STORAGE,
+        FaultKind::Denied => DATA_DIR,
+        FaultKind::Damaged => DAMAGED,
+        FaultKind::Lasting => CONFIG,
+    }
+}
+
 /// All is done.
 pub const DONE: u8 = 0;
 /// The command failed for a reason that was printed.
@@ -17,8 +29,8 @@ pub const ADDRESS: u8 = 71;
 /// The data directory cannot be made, written or locked.
 pub const DATA_DIR: u8 = 73;
 /// The store failed a sync or a write, and murre stopped, because it could no longer keep the messages that it
-/// accepts (`store::embedded` exits with it). Or at start the disk was too full to open the store, or the database
-/// did not answer. A restart can help.
+/// accepts (`store::embedded` exits with it). Or at start the disk was too full or failed, or the database did not
+/// answer. A restart can help.
 pub const STORAGE: u8 = 74;
 /// The server stopped with messages in the ledger logs that the store did not take: the next start saves them.
 pub const LEDGER_LEFT: u8 = 75;

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use machine::ids::Uaid;
 use machine::time::UnixSeconds;
+use store::fault::FaultKind;
 use store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, WholeUser, each_row, walk};
 
 use super::import::{Line, encode_row};
@@ -51,7 +52,10 @@ pub fn run(args: Args) -> ExitCode {
 }
 
 fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<Exported, NodeError> {
-    let unwritten = |error: io::Error| NodeError::Transfer(format!("cannot write {}: {error}", path.display()));
+    let unwritten = |error: io::Error| {
+        let said = format!("cannot write {}: {error}", path.display());
+        NodeError::Transfer(TransferFault::new(said, of_output(&error)))
+    };
     let mut output = Output::open(path).map_err(unwritten)?;
     let exported = node::with_source(config, |saved, from| {
         if saved > 0 {
@@ -64,6 +68,14 @@ fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<
     })?;
     output.finish().map_err(unwritten)?;
     Ok(exported)
+}
+
+/// Kind of an error of the output. Its path is an argument of the command, not a part of the data directory.
+fn of_output(error: &io::Error) -> FaultKind {
+    match FaultKind::of(error) {
+        FaultKind::Full => FaultKind::Full,
+        _ => FaultKind::Lasting,
+    }
 }
 
 /// Destination of an export. A file has its name only when it is whole, and only its owner can read it: UAIDs are
@@ -190,8 +202,9 @@ impl Writer<'_> {
             self.exported.channels += user.channels.len() as u64;
         }
         let written = serde_json::to_writer(&mut *self.out, &Line::of(user, rows, more)).map_err(io::Error::from);
-        written
-            .and_then(|()| self.out.write_all(b"\n"))
-            .map_err(|error| TransferFault(format!("cannot write the output: {error}; run the command again")))
+        written.and_then(|()| self.out.write_all(b"\n")).map_err(|error| {
+            let said = format!("cannot write the output: {error}; run the command again");
+            TransferFault::new(said, of_output(&error))
+        })
     }
 }

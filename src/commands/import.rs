@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::time::UnixSeconds;
+use store::fault::FaultKind;
 use store::transfer::{ImportCounts, IncomingUser, Transfer, TransferFault, import_users};
 
 use super::{ConfigArgs, fail, status};
@@ -80,7 +81,7 @@ pub fn run(args: Args) -> ExitCode {
         Err(fault) => return fail(fault.status(), &fault),
         Ok(Err(stop)) => {
             println!("{}", summary.text(args.check));
-            return fail(status::FAILED, &stop);
+            return fail(stop.status(), &stop);
         }
         Ok(Ok(())) => println!("{}", summary.text(args.check)),
     }
@@ -102,6 +103,16 @@ enum ImportError {
     Store { fault: TransferFault, done: u64 },
     /// `--strict`.
     BadLine,
+}
+
+impl ImportError {
+    /// Exit status of an import that ends so: that of the store, if it is full or damaged.
+    fn status(&self) -> u8 {
+        match self {
+            ImportError::Store { fault, .. } if fault.kind() != FaultKind::Lasting => status::of(fault.kind()),
+            ImportError::Store { .. } | ImportError::Input(_) | ImportError::BadLine => status::FAILED,
+        }
+    }
 }
 
 impl std::fmt::Display for ImportError {

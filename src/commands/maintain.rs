@@ -95,7 +95,7 @@ pub fn run(args: Args) -> ExitCode {
 
 /// Returns the report on a shared store, one line for each figure.
 fn look_after(config: &Config, purge: Purge) -> Result<String, NodeError> {
-    let fault = |fault: DatabaseError| NodeError::Store(fault.to_string());
+    let fault = |fault: DatabaseError| NodeError::of_database(fault.to_string(), fault.passes());
     let operator = Operator::connect(&config.store.scylla).map_err(fault)?;
     let stop = Arc::new(AtomicBool::new(false));
     if !matches!(purge, Purge::Nobody) {
@@ -215,7 +215,12 @@ fn ask_server(config: &Config, name: &str) -> Result<String, NodeError> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     match head.split(' ').nth(1) {
         Some("201") => Ok(format!("made by the running server: {body}")),
-        _ => Err(NodeError::NoBackup(format!("{} {body}", head.lines().next().unwrap_or_default()))),
+        code => {
+            let reason = format!("{} {body}", head.lines().next().unwrap_or_default());
+            // As the admin server answers a disk that is full (RFC 4918 section 11.5).
+            let status = if code == Some("507") { status::STORAGE } else { status::FAILED };
+            Err(NodeError::NoBackup { reason, status })
+        }
     }
 }
 

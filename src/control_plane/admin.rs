@@ -12,15 +12,16 @@ use axum::routing::{get, put};
 use machine::stats::{Board, Kind, Meaning};
 use machine::upstream::BridgeKind;
 use serde_json::{Map, Value, json};
+use store::fault::FaultKind;
 use tokio::sync::Semaphore;
 
 use super::bridges::ProfileSnapshot;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
+use super::conditions::{ConditionState, worst, worst_trouble};
 use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::process::Process;
-use super::conditions::{ConditionState, worst, worst_trouble};
-use super::{Host, MetricSources, broadcast_poller, metrics};
+use super::{BackupFault, Host, MetricSources, broadcast_poller, metrics};
 use crate::health::Health;
 
 /// Everything a handler needs. Lives on the control plane.
@@ -289,8 +290,8 @@ async fn set_broadcasts(State(view): State<Arc<AdminState>>, body: Bytes) -> Res
     }
 }
 
-/// Copies keys and store to `backups/{name}` of the data directory, one at a time. 409 when that cannot be, with the
-/// reason.
+/// Copies keys and store to `backups/{name}` of the data directory, one at a time. 409 when that cannot be, 507
+/// when the disk is full and 500 when it fails, with the reason.
 async fn backup(State(view): State<Arc<AdminState>>, Path(name): Path<String>) -> Response {
     let Ok(alone) = Arc::clone(&view.backups).try_acquire_owned() else {
         let reason = "another backup is being made; try again when it is done";
@@ -314,7 +315,15 @@ async fn backup(State(view): State<Arc<AdminState>>, Path(name): Path<String>) -
             });
             (StatusCode::CREATED, Json(body)).into_response()
         }
-        Ok(Err(reason)) => (StatusCode::CONFLICT, Json(json!({ "error": reason }))).into_response(),
+        Ok(Err(BackupFault { said, kind })) => {
+            let code = match kind {
+                FaultKind::Lasting => StatusCode::CONFLICT,
+                FaultKind::Full => StatusCode::INSUFFICIENT_STORAGE,
+                FaultKind::Denied | FaultKind::Damaged | FaultKind::Passing => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            tracing::error!(reason = said, "backup not made");
+            (code, Json(json!({ "error": said }))).into_response()
+        }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use machine::BroadcastVersion;
+use store::fault::FaultKind;
 
 /// Calls from the control plane to the node that it serves.
 pub trait Host: Send + Sync + 'static {
@@ -25,8 +26,8 @@ pub trait Host: Send + Sync + 'static {
     /// Copies keys and store under this name. Takes its time; called on a thread of its own.
     ///
     /// # Errors
-    /// One sentence.
-    fn backup(&self, name: &str) -> Result<Backup, String>;
+    /// One sentence, and its kind.
+    fn backup(&self, name: &str) -> Result<Backup, BackupFault>;
 }
 
 /// A finished backup.
@@ -39,6 +40,15 @@ pub struct Backup {
     pub messages: u64,
     /// Topic messages in it.
     pub topics: u64,
+}
+
+/// A backup that was not made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackupFault {
+    /// One sentence.
+    pub said: String,
+    /// [`FaultKind::Lasting`] for a request that cannot be met as it is.
+    pub kind: FaultKind,
 }
 
 /// Order to the process, from a signal or from the table of nodes.

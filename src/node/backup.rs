@@ -84,7 +84,7 @@ pub fn salvage(source: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -
         copy_files(&source.path().join(part), &dest.join(part))?;
     }
     let copied = salvage_store(&source.store(), &dest.join("store"), progress);
-    let copied = copied.map_err(|error| NodeError::Store(error.to_string()))?;
+    let copied = copied.map_err(NodeError::Store)?;
     Ok(BackupCopy { path: dest.to_owned(), copied })
 }
 

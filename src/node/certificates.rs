@@ -11,7 +11,7 @@ use shards::tls::Tls;
 use tls::{AlpnChallenges, Authorities, Certificate, ServerTls, Settings, ShardTls, TicketKey};
 use zeroize::Zeroizing;
 
-use super::data_dir::Keys;
+use super::data_dir::{Keys, fault};
 use super::error::NodeError;
 use super::listeners::AdminListeners;
 use crate::config::{ClientCertificates, Config, MinVersion, Pair, Secret, UnknownName};
@@ -41,7 +41,7 @@ struct Clients {
 impl Clients {
     fn read(config: &Config) -> Result<Clients, NodeError> {
         let one = |setting, clients: &ClientCertificates| {
-            let read = |(ca, required)| Authorities::read((setting, ca), required).map_err(NodeError::Edge);
+            let read = |(ca, required)| Authorities::read((setting, ca), required).map_err(NodeError::Certificate);
             clients.authorities().map(read).transpose()
         };
         let endpoint = one("endpoint.tls.client_ca", &config.endpoint.clients)?;
@@ -62,7 +62,7 @@ impl Certificates {
     /// # Errors
     /// [`NodeError::Edge`] for files that cannot be used.
     pub(super) fn read(config: &Config) -> Result<Certificates, NodeError> {
-        let ordered = ordered(config).map_err(NodeError::Edge)?;
+        let ordered = ordered(config)?;
         let (mut public_pairs, node_pairs) = (config.public_pairs(), config.node_pairs());
         public_pairs.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
         let of_node = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
@@ -148,11 +148,11 @@ impl Certificates {
 /// Files of the certificates that were ordered and have come.
 ///
 /// # Errors
-/// One sentence, if the host does not say so: a certificate that seems to be missing would not be shown.
-pub(crate) fn ordered(config: &Config) -> Result<Vec<PathBuf>, String> {
+/// [`NodeError::DataDir`] if the host does not say so: a certificate that seems to be missing would not be shown.
+pub(crate) fn ordered(config: &Config) -> Result<Vec<PathBuf>, NodeError> {
     let mut files = Vec::new();
     for file in config.acme_names().iter().map(|name| config.acme_file(name)) {
-        let unknown = |error| format!("cannot look for the certificate {}: {error}", file.display());
+        let unknown = |error| fault(&file, "look for the certificate", error);
         if file.try_exists().map_err(unknown)? {
             files.push(file);
         }
@@ -161,7 +161,8 @@ pub(crate) fn ordered(config: &Config) -> Result<Vec<PathBuf>, String> {
 }
 
 fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certificate>, NodeError> {
-    let one = |(cert, key): &Pair<'_>| Certificate::read((cert_key, *cert), (key_key, *key)).map_err(NodeError::Edge);
+    let one =
+        |(cert, key): &Pair<'_>| Certificate::read((cert_key, *cert), (key_key, *key)).map_err(NodeError::Certificate);
     pairs.iter().map(one).collect()
 }
 

@@ -210,7 +210,7 @@ pub(super) fn trust(config: &Config) -> Result<Option<TrustRoots>, NodeError> {
     }
     let no_ca = |error| NodeError::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
     let settings = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
-    let own = |(cert, key)| Certificate::read((settings[0], cert), (settings[1], key)).map_err(NodeError::Edge);
+    let own = |(cert, key)| Certificate::read((settings[0], cert), (settings[1], key)).map_err(NodeError::Certificate);
     let own = config.node_client_pair().map(own).transpose()?;
     TrustRoots::showing(config.node.ca.as_deref(), own.as_ref()).map(Some).map_err(no_ca)
 }

@@ -5,8 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use shards::ledger::LedgerError;
+use store::embedded::StoreOpenError;
+use store::fault::FaultKind;
+use store::transfer::TransferFault;
+use tls::Unusable;
+
 use crate::status;
-use store::scylla::OpenError;
 
 /// Reason why there is no running node. Made on the starting thread; fatal.
 #[derive(Debug)]
@@ -54,10 +59,8 @@ pub enum NodeError {
     },
     /// io_uring is missing, forbidden or too old.
     Kernel(String),
-    /// The store cannot be opened.
-    Store(String),
-    /// The store cannot be opened because the disk is full.
-    DiskFull(String),
+    /// The store cannot be opened, copied or salvaged.
+    Store(StoreOpenError),
     /// The database does not answer, or cannot serve now; it may later.
     StoreAway(String),
     /// The database answers, and does not match the configuration.
@@ -68,7 +71,7 @@ pub enum NodeError {
         messages: usize,
     },
     /// A ledger log cannot be made or read.
-    Ledger(String),
+    Ledger(LedgerError),
     /// Some of what the ledgers held could not be saved to storage; the rest is saved.
     Replay {
         /// Number of messages that are not saved.
@@ -78,6 +81,8 @@ pub enum NodeError {
         /// Cause of the first failure.
         reason: String,
     },
+    /// A certificate, key or authority that cannot be used.
+    Certificate(Unusable),
     /// Keys or URL that the edge does not take.
     Edge(String),
     /// A profile of a mobile bridge that cannot be used.
@@ -91,10 +96,14 @@ pub enum NodeError {
         address: SocketAddr,
         error: io::Error,
     },
-    /// The server that has the data directory made no backup, for this reason.
-    NoBackup(String),
+    /// The server that has the data directory made no backup.
+    NoBackup {
+        reason: String,
+        /// Exit status that its answer means.
+        status: u8,
+    },
     /// An import or a copy of a store that cannot go on.
-    Transfer(String),
+    Transfer(TransferFault),
     /// A shard does not start.
     Shards(String),
     /// The host refuses a thread, a runtime or a signal handler.
@@ -106,21 +115,41 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// Converts the fault of a shared store that did not open.
-    pub(super) fn of_database(fault: OpenError) -> NodeError {
-        if fault.passes { NodeError::StoreAway(fault.said) } else { NodeError::StoreRefused(fault.said) }
+    /// A fault of a shared store; `passes`: it may be gone at the next try.
+    pub fn of_database(said: String, passes: bool) -> NodeError {
+        if passes { NodeError::StoreAway(said) } else { NodeError::StoreRefused(said) }
+    }
+
+    /// Kind of a fault of the data directory or the store; others are [`FaultKind::Lasting`].
+    pub(super) fn kind(&self) -> FaultKind {
+        match self {
+            NodeError::DataDir { error, .. } => FaultKind::of(error),
+            NodeError::Store(fault) => fault.kind(),
+            NodeError::Certificate(unusable) => of_file(unusable),
+            NodeError::Ledger(fault) => of_ledger(fault),
+            NodeError::Transfer(fault) => fault.kind(),
+            NodeError::InUse { .. } => FaultKind::Denied,
+            NodeError::Key { .. } => FaultKind::Damaged,
+            NodeError::StoreAway(_) => FaultKind::Passing,
+            _ => FaultKind::Lasting,
+        }
     }
 
     /// Returns the exit status of a process that ends with this fault.
     pub fn status(&self) -> u8 {
         match self {
-            NodeError::DataDir { .. } | NodeError::InUse { .. } => status::DATA_DIR,
-            NodeError::Key { .. } | NodeError::Store(_) | NodeError::Ledger(_) => status::DAMAGED,
-            NodeError::DiskFull(_) => status::STORAGE,
+            // Something that does not pass is in the way of the command, not of a server.
+            NodeError::Transfer(fault) if fault.kind() == FaultKind::Lasting => status::FAILED,
+            NodeError::DataDir { .. }
+            | NodeError::InUse { .. }
+            | NodeError::Key { .. }
+            | NodeError::Store(_)
+            | NodeError::Ledger(_)
+            | NodeError::Certificate(_)
+            | NodeError::Transfer(_) => status::of(self.kind()),
+            NodeError::NoBackup { status, .. } => *status,
             NodeError::Address { .. } | NodeError::UrlTaken { .. } => status::ADDRESS,
-            NodeError::Backup(_) | NodeError::Transfer(_) | NodeError::NoServer { .. } | NodeError::NoBackup(_) => {
-                status::FAILED
-            }
+            NodeError::Backup(_) | NodeError::NoServer { .. } => status::FAILED,
             NodeError::Core { .. }
             | NodeError::Steer { .. }
             | NodeError::Edge(_)
@@ -141,10 +170,12 @@ impl fmt::Display for NodeError {
         match self {
             NodeError::DataDir { path, verb, error } => {
                 let path = path.display();
-                write!(
-                    f,
-                    "cannot {verb} {path}: {error}; make data_dir writable for this user, or set another with --data-dir"
-                )
+                let advice = match FaultKind::of(error) {
+                    FaultKind::Full => "; free disk space there",
+                    FaultKind::Denied => "; make data_dir writable for this user, or set another with --data-dir",
+                    FaultKind::Damaged | FaultKind::Passing | FaultKind::Lasting => "",
+                };
+                write!(f, "cannot {verb} {path}: {error}{advice}")
             }
             NodeError::InUse { path } => {
                 let path = path.display();
@@ -181,14 +212,14 @@ impl fmt::Display for NodeError {
                  set shards.count to {cores} or fewer, or shards.steer to off"
             ),
             NodeError::Kernel(sentence)
-            | NodeError::Store(sentence)
-            | NodeError::DiskFull(sentence)
             | NodeError::StoreAway(sentence)
             | NodeError::StoreRefused(sentence)
-            | NodeError::Ledger(sentence)
             | NodeError::Edge(sentence)
-            | NodeError::Transfer(sentence)
             | NodeError::Shards(sentence) => f.write_str(sentence),
+            NodeError::Store(fault) => fault.fmt(f),
+            NodeError::Certificate(unusable) => unusable.fmt(f),
+            NodeError::Ledger(fault) => fault.fmt(f),
+            NodeError::Transfer(fault) => fault.fmt(f),
             NodeError::Bridge(reason) => {
                 write!(f, "cannot use the mobile bridges: {reason}; mend bridge.* and start or reload again")
             }
@@ -205,7 +236,9 @@ impl fmt::Display for NodeError {
                  this command the configuration of the server (--config, MURRE_ADMIN__LISTEN), or stop the server",
                 data.display()
             ),
-            NodeError::NoBackup(reason) => write!(f, "the server that has the data directory made no backup: {reason}"),
+            NodeError::NoBackup { reason, .. } => {
+                write!(f, "the server that has the data directory made no backup: {reason}")
+            }
             NodeError::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
         }
     }
@@ -240,6 +273,25 @@ impl NodeError {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Kind of a file of the configuration that cannot be used. One that is not there, or is not PEM, waits for the
+/// operator.
+fn of_file(unusable: &Unusable) -> FaultKind {
+    match unusable.host_error() {
+        Some(error) if error.kind() == io::ErrorKind::NotFound => FaultKind::Lasting,
+        Some(error) => FaultKind::of(error),
+        None => FaultKind::Lasting,
+    }
+}
+
+/// Kind of a fault of a ledger log.
+fn of_ledger(fault: &LedgerError) -> FaultKind {
+    match fault.host_error() {
+        Some(error) => FaultKind::of(error),
+        None if fault.is_damage() => FaultKind::Damaged,
+        None => FaultKind::Lasting,
     }
 }
 

@@ -99,7 +99,7 @@ impl RecoveredLedgers {
 }
 
 pub(super) fn no_ledger(error: LedgerError) -> NodeError {
-    NodeError::Ledger(error.to_string())
+    NodeError::Ledger(error)
 }
 
 /// A shard's new log and what belongs to it.

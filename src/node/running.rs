@@ -29,7 +29,7 @@ use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain, DrainMode};
-use crate::control_plane::{Backup, Conditions, ControlPlane, Host, Signal, UpstreamQueue};
+use crate::control_plane::{Backup, BackupFault, Conditions, ControlPlane, Host, Signal, UpstreamQueue};
 use crate::edge::{AdmissionGate, PushEdge};
 
 /// A node that serves. Dropped without [`RunningNode::stop`] it ends as if killed: the ledgers keep what is unacked.
@@ -135,8 +135,9 @@ impl Host for NodeHandle {
         self.tls.read_again().map_err(|fault| fault.to_string())
     }
 
-    fn backup(&self, name: &str) -> Result<Backup, String> {
-        let copy = backup(&self.data, &self.storage, name).map_err(|fault| fault.to_string())?;
+    fn backup(&self, name: &str) -> Result<Backup, BackupFault> {
+        let fault = |fault: NodeError| BackupFault { said: fault.to_string(), kind: fault.kind() };
+        let copy = backup(&self.data, &self.storage, name).map_err(fault)?;
         let Copied { users, messages, topics, .. } = copy.copied;
         Ok(Backup { path: copy.path, users, messages, topics })
     }
@@ -300,7 +301,7 @@ impl RunningNode {
         if drained {
             return Ok(StopOutcome::InOrder);
         }
-        let left = ledger::replay(&data.ledger()).map_err(|error| NodeError::Ledger(error.to_string()))?;
+        let left = ledger::replay(&data.ledger()).map_err(NodeError::Ledger)?;
         Ok(match left.messages.len() {
             0 => StopOutcome::InOrder,
             messages => StopOutcome::LedgerLeft { messages },

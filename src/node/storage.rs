@@ -9,12 +9,13 @@ use machine::message::Message;
 use machine::stats::Board;
 use shards::ports::Store;
 use shards::process_clock::ProcessClock;
-use store::embedded::{Copied, Embedded, Options, StoreOpenError};
+use store::embedded::{Copied, Embedded, Options};
+use store::fault::FaultKind;
 use store::latencies::LatencyHistograms;
 use store::model::Model;
 use store::nodes::NodeTable;
 use store::scylla::{Access, ConnectOptions, Scylla};
-use store::transfer::Transfer;
+use store::transfer::{Transfer, TransferFault};
 
 use super::error::NodeError;
 use crate::config::{self, Config, StoreKind};
@@ -33,8 +34,7 @@ impl Storage {
     /// Opens the configured backend. `wall` is the clock of the process.
     ///
     /// # Errors
-    /// [`NodeError::Store`], [`NodeError::DiskFull`], and of a database [`NodeError::StoreAway`] and
-    /// [`NodeError::StoreRefused`].
+    /// [`NodeError::Store`], and of a database [`NodeError::StoreAway`] and [`NodeError::StoreRefused`].
     pub(super) fn open(config: &Config, dir: &Path, process_clock: &Arc<ProcessClock>) -> Result<Storage, NodeError> {
         let store = &config.store;
         let bytes_max = if store.max_bytes == 0 { u64::MAX } else { store.max_bytes };
@@ -44,7 +44,7 @@ impl Storage {
                 let surroundings = ConnectOptions { process_clock: Arc::clone(process_clock) };
                 let (options, faults) = (&store.scylla, config::shared_store_faults(config));
                 let opened = Scylla::open(options, store.max_skew, faults, surroundings);
-                Storage::Scylla(opened.map_err(NodeError::of_database)?)
+                Storage::Scylla(opened.map_err(|fault| NodeError::of_database(fault.said, fault.passes))?)
             }
             StoreKind::Embedded => {
                 let options = Options {
@@ -53,12 +53,7 @@ impl Storage {
                     process_clock: Arc::clone(process_clock),
                     ..Options::default()
                 };
-                let store = Embedded::open(dir, options);
-                let refused = |fault: StoreOpenError| {
-                    let why = fault.to_string();
-                    if fault.is_full() { NodeError::DiskFull(why) } else { NodeError::Store(why) }
-                };
-                Storage::Embedded(store.map_err(refused)?)
+                Storage::Embedded(Embedded::open(dir, options).map_err(NodeError::Store)?)
             }
         })
     }
@@ -100,7 +95,7 @@ impl Storage {
     /// [`NodeError::Store`].
     pub(super) fn has_users_of_its_own(&self) -> Result<bool, NodeError> {
         match self {
-            Storage::Embedded(store) => store.has_users().map_err(|fault| NodeError::Store(fault.to_string())),
+            Storage::Embedded(store) => store.has_users().map_err(NodeError::Store),
             Storage::Memory(_) | Storage::Scylla(_) => Ok(false),
         }
     }
@@ -174,7 +169,7 @@ impl Storage {
     /// [`NodeError::Store`], and [`NodeError::Backup`] for a store that keeps nothing.
     pub(super) fn backup(&self, dest: &Path) -> Result<Copied, NodeError> {
         match self {
-            Storage::Embedded(store) => store.backup(dest).map_err(|fault| NodeError::Store(fault.to_string())),
+            Storage::Embedded(store) => store.backup(dest).map_err(NodeError::Store),
             Storage::Scylla(_) => {
                 Err(NodeError::Backup("store.kind = scylla is backed up with the tools of the database"))
             }
@@ -191,7 +186,8 @@ impl Storage {
             Storage::Embedded(store) => Ok(store.transfer()),
             Storage::Scylla(store) => Ok(store.transfer()),
             Storage::Memory(_) => {
-                Err(NodeError::Transfer("store.kind = memory keeps nothing: set one that does".to_owned()))
+                let said = "store.kind = memory keeps nothing: set one that does";
+                Err(NodeError::Transfer(TransferFault::new(said, FaultKind::Lasting)))
             }
         }
     }

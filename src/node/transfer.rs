@@ -22,7 +22,7 @@ pub fn with_store<T>(
     task: impl FnOnce(&mut dyn Transfer) -> Result<T, TransferFault>,
 ) -> Result<T, NodeError> {
     let opened = OpenStore::open(config)?;
-    let done = opened.storage.transfer().and_then(|mut store| task(&mut *store).map_err(failed));
+    let done = opened.storage.transfer().and_then(|mut store| task(&mut *store).map_err(NodeError::Transfer));
     opened.storage.close();
     done
 }
@@ -38,7 +38,7 @@ pub fn with_source<T>(
 ) -> Result<T, NodeError> {
     let opened = OpenStore::open(config)?;
     let saved = opened.save_ledgers()?;
-    let done = opened.storage.transfer().and_then(|mut store| task(saved, &mut *store).map_err(failed));
+    let done = opened.storage.transfer().and_then(|mut store| task(saved, &mut *store).map_err(NodeError::Transfer));
     opened.storage.close();
     done
 }
@@ -56,14 +56,10 @@ pub fn with_stores<T>(
     let target = OpenStore::open(to)?;
     let saved = source.save_ledgers()?;
     let both = source.storage.transfer().and_then(|from| Ok((from, target.storage.transfer()?)));
-    let done = both.and_then(|(mut from, mut to)| task(saved, &mut *from, &mut *to).map_err(failed));
+    let done = both.and_then(|(mut from, mut to)| task(saved, &mut *from, &mut *to).map_err(NodeError::Transfer));
     target.storage.close();
     source.storage.close();
     done
-}
-
-fn failed(fault: TransferFault) -> NodeError {
-    NodeError::Transfer(fault.to_string())
 }
 
 /// A store and, for an embedded one, its locked data directory.
@@ -85,10 +81,10 @@ impl OpenStore {
     /// Saves the messages in the ledgers beside the store to it, and returns their number.
     fn save_ledgers(&self) -> Result<usize, NodeError> {
         let Some(data) = &self.data else { return Ok(0) };
-        let replay = ledger::replay(&data.ledger()).map_err(|error| NodeError::Ledger(error.to_string()))?;
+        let replay = ledger::replay(&data.ledger()).map_err(NodeError::Ledger)?;
         self.storage.save_all(&replay.messages)?;
         let saved = replay.messages.len();
-        replay.discard().map_err(|error| NodeError::Ledger(error.to_string()))?;
+        replay.discard().map_err(NodeError::Ledger)?;
         Ok(saved)
     }
 }

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 
 use super::tree::Tree;
 use crate::commands::Cli;
+use crate::status;
 
 /// System calls without which a shard cannot start.
 const RING_CALLS: &[&str] = &["io_uring_setup", "io_uring_enter", "io_uring_register"];
@@ -119,6 +120,14 @@ pub fn service(tree: &Tree) -> Vec<String> {
     }
     if value("User") == Some("root") {
         complaints.push(format!("{path}: runs as root"));
+    }
+    let ended = value("RestartPreventExitStatus").unwrap_or_default();
+    let heals = [status::STORAGE, status::LEDGER_LEFT, status::ADDRESS, status::DATA_DIR, status::SOFTWARE];
+    for status in heals.into_iter().filter(|status| ended.split(' ').any(|one| one == status.to_string())) {
+        complaints.push(format!("{path}: does not start again after {status}, which can heal"));
+    }
+    if value("StartLimitIntervalSec") != Some("0") {
+        complaints.push(format!("{path}: gives up after some starts, before a full disk or a lock has healed"));
     }
     let stop = value("TimeoutStopSec").and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
     let drain = DRAIN_SECONDS + descriptors / DRAIN_RATE;
@@ -240,12 +249,14 @@ fn a_profile_that_forbids_io_uring_or_is_no_json_is_refused() {
 #[test]
 fn a_unit_with_small_limits_is_refused() {
     let good = "User=murre\nExecStart=/usr/local/bin/murre serve\nRestart=on-failure\nTimeoutStopSec=180\n\
-                LimitNOFILE=1200000\nLimitMEMLOCK=infinity\n";
+                LimitNOFILE=1200000\nLimitMEMLOCK=infinity\nRestartPreventExitStatus=2 65\nStartLimitIntervalSec=0\n";
     let check = |text: &str| service(&Tree::of(&[("tuning/murre.service", text)])).len();
     assert_eq!(check(good), 0);
     assert_eq!(check(&good.replace("1200000", "65536")), 1);
     assert_eq!(check(&good.replace("LimitMEMLOCK=infinity\n", "")), 1);
     assert_eq!(check(&good.replace("User=murre", "User=root")), 1);
+    assert_eq!(check(&good.replace("Status=2 65", "Status=2 65 74")), 1);
+    assert_eq!(check(&good.replace("IntervalSec=0", "IntervalSec=10")), 1);
     assert_eq!(check(&good.replace("TimeoutStopSec=180", "TimeoutStopSec=160")), 1);
 }
 

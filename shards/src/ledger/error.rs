@@ -31,6 +31,19 @@ impl LedgerError {
         LedgerError { path: path.into(), cause: Cause::Header(what) }
     }
 
+    /// The error of the host, if it is one.
+    pub fn host_error(&self) -> Option<&io::Error> {
+        match &self.cause {
+            Cause::Io(_, error) => Some(error),
+            Cause::Size(_) | Cause::Header(_) => None,
+        }
+    }
+
+    /// Returns true if a file is not what it must be.
+    pub fn is_damage(&self) -> bool {
+        matches!(self.cause, Cause::Header(_))
+    }
+
     /// The file or directory it is about.
     pub fn path(&self) -> &Path {
         &self.path

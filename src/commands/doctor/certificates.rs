@@ -12,7 +12,7 @@ use crate::node::ordered;
 pub fn examine(config: &Config) -> Vec<Finding> {
     let ordered = match ordered(config) {
         Ok(ordered) => ordered,
-        Err(why) => return vec![unreadable(config, why)],
+        Err(why) => return vec![unreadable(config, why.to_string())],
     };
     let (mut public, node) = (config.public_pairs(), config.node_pairs());
     public.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
@@ -52,7 +52,7 @@ fn judge((cert, key): &Pair<'_>, needs_names: bool, known: &Known) -> Finding {
     };
     let look = format!("openssl x509 -noout -text -in {cert_file}");
     match Certificate::read(("certificate", *cert), ("key", *key)) {
-        Err(why) => finding("of no use".to_owned(), Verdict::Fail, why, vec![look]),
+        Err(why) => finding("of no use".to_owned(), Verdict::Fail, why.to_string(), vec![look]),
         Ok(certificate) => {
             let names = certificate.host_names();
             let has_names = !names.is_empty();

@@ -13,6 +13,7 @@ use super::*;
 use crate::config::{Config, Sources};
 use protocol::webpush::headers::Encoding;
 use protocol::webpush::payload;
+use store::fault::FaultKind;
 use store::model::Model;
 use store::transfer::{Listed, TransferFault, WholeUser};
 
@@ -363,7 +364,7 @@ fn a_full_store_stops_it_and_says_where_to_go_on() {
             self.0.put_rows(rows)
         }
         fn put_users(&mut self, users: &[WholeUser]) -> Result<(), TransferFault> {
-            self.1 = self.1.checked_sub(1).ok_or_else(|| TransferFault("gone".into()))?;
+            self.1 = self.1.checked_sub(1).ok_or_else(|| TransferFault::new("gone", FaultKind::Passing))?;
             self.0.put_users(users)
         }
         fn ask(&mut self, ops: Vec<StoreOp>) -> Result<Vec<StoreReply>, TransferFault> {

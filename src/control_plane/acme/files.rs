@@ -164,7 +164,8 @@ impl Files {
 }
 
 fn read(path: &Path, name: &str) -> Result<Issued, String> {
-    let certificate = Certificate::read(("certificate", path), ("key", path))?;
+    let certificate =
+        Certificate::read(("certificate", path), ("key", path)).map_err(|unusable| unusable.to_string())?;
     if !certificate.names(name) {
         return Err(format!("the certificate is not for {name}"));
     }

@@ -22,7 +22,9 @@ use super::files::tests::made;
 use super::order::{Failure, Ordered, Wanted, order};
 use super::{Acme, Answers, OrderBook, Outcome, schedule};
 use crate::config::{self, Challenge};
-use crate::control_plane::{Backup, Host};
+use store::fault::FaultKind;
+
+use crate::control_plane::{Backup, BackupFault, Host};
 
 /// An authority that answers each path in turn with these, the last one for ever, and counts requests.
 #[derive(Clone, Default)]
@@ -241,8 +243,8 @@ impl Host for Failing {
         if left.is_ok() { Err("unreadable".to_owned()) } else { Ok(()) }
     }
 
-    fn backup(&self, _: &str) -> Result<Backup, String> {
-        Err("no backup".to_owned())
+    fn backup(&self, _: &str) -> Result<Backup, BackupFault> {
+        Err(BackupFault { said: "no backup".to_owned(), kind: FaultKind::Lasting })
     }
 }
 

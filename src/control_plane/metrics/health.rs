@@ -22,11 +22,12 @@ impl Collector for HealthStats {
         let help = "Health of a condition: 0 good, 1 degraded, 2 another node does better, 3 a restart heals it.";
         let mut family = encoder.encode_descriptor("health_condition", help, None, MetricType::Gauge)?;
         for state in &states {
-            ConstGauge::new(i64::from(state.health as u8)).encode(family.encode_family(&[("condition", state.name)])?)?;
+            ConstGauge::new(i64::from(state.health as u8))
+                .encode(family.encode_family(&[("condition", state.name)])?)?;
         }
         let help = "Unix time of the last change of a condition, in seconds.";
-        let name = "health_condition_changed_timestamp_seconds";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family =
+            encoder.encode_descriptor("health_condition_changed_timestamp_seconds", help, None, MetricType::Gauge)?;
         for state in &states {
             let since = i64::try_from(state.since_unix()).unwrap_or(i64::MAX);
             ConstGauge::new(since).encode(family.encode_family(&[("condition", state.name)])?)?;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use machine::BroadcastVersion;
 use machine::counters;
 use machine::stats::Counters as _;
+use store::fault::FaultKind;
 
 use super::*;
 
@@ -89,11 +90,17 @@ impl Host for Recorder {
         Ok(())
     }
 
-    fn backup(&self, name: &str) -> Result<Backup, String> {
+    fn backup(&self, name: &str) -> Result<Backup, BackupFault> {
         self.backups.fetch_add(1, Ordering::Relaxed);
         drop(self.copying.lock().unwrap());
         let made = Backup { path: format!("/b/{name}").into(), users: 1, messages: 2, topics: 3 };
-        if name == "taken" { Err("taken".to_owned()) } else { Ok(made) }
+        let fault = |kind| Err(BackupFault { said: name.to_owned(), kind });
+        match name {
+            "taken" => fault(FaultKind::Lasting),
+            "full" => fault(FaultKind::Full),
+            "failed" => fault(FaultKind::Passing),
+            _ => Ok(made),
+        }
     }
 }
 
@@ -296,6 +303,10 @@ fn a_backup_is_made_by_name() {
     assert_eq!(body, "{\"messages\":2,\"path\":\"/b/monday\",\"topics\":3,\"users\":1}");
     let (status, _, body) = ask(&control_plane, "PUT", "/backups/taken", "");
     assert_eq!((status, body.as_str()), (409, "{\"error\":\"taken\"}"));
+    for (name, code) in [("full", 507), ("failed", 500)] {
+        let (status, _, body) = ask(&control_plane, "PUT", &format!("/backups/{name}"), "");
+        assert_eq!((status, body), (code, format!("{{\"error\":\"{name}\"}}")));
+    }
     // A form on any web page can POST without asking first; only PUT makes a backup.
     assert_eq!(ask(&control_plane, "POST", "/backups/monday", "").0, 405);
 }

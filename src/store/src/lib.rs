@@ -26,6 +26,8 @@ pub mod nodes;
 
 pub mod latencies;
 
+pub mod fault;
+
 mod bridge;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
-use crate::certificate::{Setting, unusable};
+use crate::certificate::{Setting, Unusable};
 
 /// Authorities that must have signed the certificate of a client.
 #[derive(Clone)]
@@ -19,19 +19,19 @@ impl Authorities {
     ///
     /// # Errors
     /// One sentence that names the setting, the file and the reason.
-    pub fn read(ca: Setting<'_>, is_required: bool) -> Result<Authorities, String> {
+    pub fn read(ca: Setting<'_>, is_required: bool) -> Result<Authorities, Unusable> {
         let read = CertificateDer::pem_file_iter(ca.1).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let certificates = read.map_err(|error| unusable(ca, &error))?;
+        let certificates = read.map_err(|error| Unusable::pem(ca, error))?;
         if certificates.is_empty() {
-            return Err(unusable(ca, &"there is no certificate in it"));
+            return Err(Unusable::file(ca, &"there is no certificate in it"));
         }
         let mut roots = RootCertStore::empty();
         for certificate in certificates {
-            roots.add(certificate).map_err(|error| unusable(ca, &error))?;
+            roots.add(certificate).map_err(|error| Unusable::file(ca, &error))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
         let builder = if is_required { builder } else { builder.allow_unauthenticated() };
-        builder.build().map(Authorities).map_err(|error| unusable(ca, &error))
+        builder.build().map(Authorities).map_err(|error| Unusable::file(ca, &error))
     }
 }

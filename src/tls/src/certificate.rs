@@ -1,6 +1,7 @@
 //! Certificates with their keys, from PEM files.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,21 +27,23 @@ impl Certificate {
     ///
     /// # Errors
     /// One sentence that names the setting, the file and the reason; nothing of the key.
-    pub fn read(cert: Setting<'_>, key: Setting<'_>) -> Result<Certificate, String> {
+    pub fn read(cert: Setting<'_>, key: Setting<'_>) -> Result<Certificate, Unusable> {
         let read = CertificateDer::pem_file_iter(cert.1).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let chain = read.map_err(|error| unusable(cert, &error))?;
+        let chain = read.map_err(|error| Unusable::pem(cert, error))?;
         if chain.is_empty() {
-            return Err(unusable(cert, &"there is no certificate in it"));
+            return Err(Unusable::file(cert, &"there is no certificate in it"));
         }
         let private = PrivateKeyDer::from_pem_file(key.1).map_err(|error| match error {
-            Error::NoItemsFound => unusable(key, &"there is no key in it, or one with a password"),
-            error => unusable(key, &error),
+            Error::NoItemsFound => Unusable::file(key, &"there is no key in it, or one with a password"),
+            error => Unusable::pem(key, error),
         })?;
         // The provider is named: the driver of the database links another one too, and with two there is no default.
         let provider = rustls::crypto::ring::default_provider();
         let certified = CertifiedKey::from_der(chain, private, &provider).map_err(|error| {
             let (cert_path, key_path) = (cert.1.display(), key.1.display());
-            format!("{} ({key_path}) is not the key of {} ({cert_path}), or of no use: {error}", key.0, cert.0)
+            let said =
+                format!("{} ({key_path}) is not the key of {} ({cert_path}), or of no use: {error}", key.0, cert.0);
+            Unusable { said, host: None }
         })?;
         Ok(Certificate { key: Arc::new(certified) })
     }
@@ -77,6 +80,38 @@ impl Certificate {
     }
 }
 
-pub(crate) fn unusable((setting, path): Setting<'_>, why: &dyn Display) -> String {
-    format!("{setting}: {} cannot be used: {why}; it must be PEM that this user may read", path.display())
+/// A file that cannot be used: one sentence that names the setting, the file and the reason; nothing of a key.
+#[derive(Debug)]
+pub struct Unusable {
+    said: String,
+    host: Option<io::Error>,
 }
+
+impl Unusable {
+    pub(crate) fn file((setting, path): Setting<'_>, why: &dyn Display) -> Unusable {
+        let path = path.display();
+        let said = format!("{setting}: {path} cannot be used: {why}; it must be PEM that this user may read");
+        Unusable { said, host: None }
+    }
+
+    pub(crate) fn pem(setting: Setting<'_>, error: Error) -> Unusable {
+        let unusable = Unusable::file(setting, &error);
+        match error {
+            Error::Io(host) => Unusable { host: Some(host), ..unusable },
+            _ => unusable,
+        }
+    }
+
+    /// The error of the host, if the file could not be read.
+    pub fn host_error(&self) -> Option<&io::Error> {
+        self.host.as_ref()
+    }
+}
+
+impl Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for Unusable {}

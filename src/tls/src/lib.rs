@@ -25,7 +25,7 @@ mod table;
 mod tickets;
 
 pub use authorities::Authorities;
-pub use certificate::{Certificate, Setting};
+pub use certificate::{Certificate, Setting, Unusable};
 pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};
 pub use first::First;

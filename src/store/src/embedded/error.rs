@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use machine::message::Message;
 
+use crate::fault::FaultKind;
+
 /// A store that cannot be opened, backed up or salvaged. Lives on the starting thread; fatal.
 #[derive(Debug)]
 pub struct StoreOpenError {
@@ -43,8 +45,10 @@ impl StoreOpenError {
         let cause = match error {
             fjall::Error::Locked => Cause::InUse,
             fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) if is_operational(&e) => {
-                Cause::Io("open", e)
+                Cause::Io("use", e)
             }
+            // A thread of the database met an error of the host, and kept it to itself. Its files are whole.
+            fjall::Error::Poisoned => Cause::Io("use", io::Error::other("an earlier write failed")),
             fjall::Error::InvalidVersion(Some(version)) => Cause::Version(format!("fjall {version:?}")),
             other => Cause::Damaged(other.to_string()),
         };
@@ -56,8 +60,15 @@ impl StoreOpenError {
         &self.path
     }
 
-    pub fn is_full(&self) -> bool {
-        matches!(&self.cause, Cause::Io(_, error) if error.kind() == io::ErrorKind::StorageFull)
+    /// Kind of the fault.
+    pub fn kind(&self) -> FaultKind {
+        match &self.cause {
+            Cause::Io(_, error) => FaultKind::of(error),
+            Cause::InUse | Cause::NotAStore => FaultKind::Denied,
+            Cause::Damaged(_) => FaultKind::Damaged,
+            Cause::Closed => FaultKind::Passing,
+            Cause::Version(_) | Cause::NotEmpty => FaultKind::Lasting,
+        }
     }
 
     pub(super) fn is_other_format(&self) -> bool {
@@ -70,10 +81,11 @@ impl StoreOpenError {
     }
 }
 
-/// Errors of the host, as opposed to those that a damaged file causes.
+/// Errors of the host, as opposed to those that a damaged file causes: of those, a file that is missing or no file.
 fn is_operational(error: &io::Error) -> bool {
-    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull};
-    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | StorageFull) || error.raw_os_error() == Some(24)
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound};
+    let is_of_host = error.raw_os_error().is_some() || FaultKind::of(error) == FaultKind::Full;
+    is_of_host && !matches!(error.kind(), NotFound | NotADirectory | IsADirectory | InvalidInput)
 }
 
 impl fmt::Display for StoreOpenError {
@@ -85,14 +97,7 @@ impl fmt::Display for StoreOpenError {
                 "the store {path} is in use by another murre process: stop that one, or give this one another data directory"
             ),
             Cause::Io(action, error) => {
-                let advice = match error.kind() {
-                    io::ErrorKind::StorageFull => ": free disk space there",
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                        ": make the data directory writable for the user that runs murre"
-                    }
-                    _ => "",
-                };
-                write!(f, "cannot {action} {path} ({error}){advice}")
+                write!(f, "cannot {action} {path} ({error}){}", FaultKind::of(error).advice())
             }
             Cause::NotAStore => write!(
                 f,

@@ -36,7 +36,7 @@ impl Embedded {
     }
 
     fn fault(&self, fault: StoreOpenError) -> TransferFault {
-        TransferFault(fault.to_string())
+        TransferFault::new(fault.to_string(), fault.kind())
     }
 }
 

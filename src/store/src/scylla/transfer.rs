@@ -26,6 +26,7 @@ use super::rows::{self, RowLocation, UserPart};
 use super::schema::family;
 use super::statements::Change;
 use super::stats::Statement;
+use crate::fault::FaultKind;
 use crate::transfer::{BlockingPort, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 /// Time limit of one user or one message, with all retries.
@@ -106,11 +107,12 @@ impl Work {
         let read = read_rows(&self.context(), Statement::UserRead, &(rows::uaid(&uaid),)).await;
         let part = read.map_err(failed)?;
         if part.record_unreadable {
-            return Err(TransferFault(format!(
+            let said = format!(
                 "in the store that is written, the record of the user at {} cannot be read, so nothing can be added to \
                  it: delete that row of the table user, then go on",
                 place(uaid)
-            )));
+            );
+            return Err(TransferFault::new(said, FaultKind::Lasting));
         }
         Ok(part)
     }

@@ -26,7 +26,8 @@ pub struct FakeNodes(Mutex<Answers>);
 
 impl Default for FakeNodes {
     fn default() -> FakeNodes {
-        let answers = Answers { entered: Ok(()), renewed: Renewed::Kept, row: None, ahead: None, left: Vec::new(), clocks: 3 };
+        let answers =
+            Answers { entered: Ok(()), renewed: Renewed::Kept, row: None, ahead: None, left: Vec::new(), clocks: 3 };
         FakeNodes(Mutex::new(answers))
     }
 }

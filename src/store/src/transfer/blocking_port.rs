@@ -10,6 +10,7 @@ use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 
 use super::port::TransferFault;
+use crate::fault::FaultKind;
 
 /// Longest wait for the replies to one list of operations.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -67,7 +68,8 @@ impl BlockingPort {
             }
             if missing > 0 {
                 if Instant::now() >= end {
-                    return Err(TransferFault("the store does not answer: see whether it works, then go on".into()));
+                    let said = "the store does not answer: see whether it works, then go on";
+                    return Err(TransferFault::new(said, FaultKind::Passing));
                 }
                 let _ = self.bell.recv_timeout(LOOK_EVERY);
             }
@@ -78,12 +80,13 @@ impl BlockingPort {
 
 /// Converts a store's refusal to the fault of a transfer.
 pub fn refused(error: StoreError) -> TransferFault {
-    TransferFault(match error {
+    let (said, kind) = match error {
         StoreError::Full => {
-            "the store takes no more: make room on its disk or raise store.max_bytes, then go on".into()
+            ("the store takes no more: make room on its disk or raise store.max_bytes, then go on", FaultKind::Full)
         }
         StoreError::Transient => {
-            "the store is overloaded or cannot be reached: see whether it works, then go on".into()
+            ("the store is overloaded or cannot be reached: see whether it works, then go on", FaultKind::Passing)
         }
-    })
+    };
+    TransferFault::new(said, kind)
 }

@@ -9,6 +9,8 @@ use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
 use machine::{StoreOp, StoreReply, UserRow};
 
+use crate::fault::FaultKind;
+
 /// One channel with all its stored data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Channel {
@@ -112,11 +114,26 @@ pub trait Transfer {
 
 /// Reason why a transfer cannot go on: one sentence that says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TransferFault(pub String);
+pub struct TransferFault {
+    said: String,
+    kind: FaultKind,
+}
+
+impl TransferFault {
+    /// One sentence that says what to do.
+    pub fn new(said: impl Into<String>, kind: FaultKind) -> TransferFault {
+        TransferFault { said: said.into(), kind }
+    }
+
+    /// Kind of the fault.
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+}
 
 impl fmt::Display for TransferFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.said)
     }
 }
 

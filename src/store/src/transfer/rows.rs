@@ -8,6 +8,7 @@ use machine::time::UnixSeconds;
 use machine::{StoreOp, StoreReply};
 
 use super::port::{Transfer, TransferFault};
+use crate::fault::FaultKind;
 
 /// Users whose pages are requested at once.
 pub const USERS_AT_ONCE_MAX: usize = 32;
@@ -42,7 +43,8 @@ pub fn each_row(
             let ops = open.iter().filter_map(|at| next_page(some[*at], places[*at], now)).collect();
             for (at, reply) in open.into_iter().zip(store.ask(ops)?) {
                 let StoreReply::Page(page) = reply else {
-                    return Err(TransferFault("the store answered a read with something else: report this".into()));
+                    let said = "the store answered a read with something else: report this";
+                    return Err(TransferFault::new(said, FaultKind::Lasting));
                 };
                 places[at] = behind(places[at], page.messages.last(), page.exhausted);
                 for message in page.messages {

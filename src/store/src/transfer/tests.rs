@@ -11,6 +11,7 @@ use machine::{RowKey, StoreOp, StoreReply};
 use super::*;
 use crate::conformance::{NOW, chid, contact, laws, message, topical, uaid};
 use crate::embedded::{Embedded, Options};
+use crate::fault::FaultKind;
 use crate::model::Model;
 use crate::testing::database::open_alone;
 use crate::testing::patient;
@@ -352,7 +353,7 @@ struct Failing<'a> {
 
 impl Failing<'_> {
     fn write(&mut self) -> Result<(), TransferFault> {
-        self.writes = self.writes.checked_sub(1).ok_or_else(|| TransferFault("gone".into()))?;
+        self.writes = self.writes.checked_sub(1).ok_or_else(|| TransferFault::new("gone", FaultKind::Passing))?;
         Ok(())
     }
 }

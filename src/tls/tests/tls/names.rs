@@ -130,7 +130,7 @@ fn files_of_no_use_are_refused_with_setting_file_and_reason() {
         (&cert, &other_key, "node.tls.key (", "is not the key of node.tls.cert ("),
     ];
     for (cert, key, start, part) in table {
-        let error = Certificate::read(("node.tls.cert", cert), ("node.tls.key", key)).err().unwrap();
+        let error = Certificate::read(("node.tls.cert", cert), ("node.tls.key", key)).err().unwrap().to_string();
         assert!(error.starts_with(start) && error.contains(part), "{error}");
     }
     assert!(Certificate::read(("node.tls.cert", &cert), ("node.tls.key", &key)).is_ok());
