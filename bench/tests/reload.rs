@@ -113,3 +113,28 @@ fn a_list_that_is_refused_changes_nothing() {
     assert!(log.contains("endpoint.crypto_keys"), "the sentence names the setting: {log}");
     assert_eq!(world.server.terminate().unwrap(), Some(0), "{}", world.server.log());
 }
+
+#[test]
+fn the_level_of_the_log_is_taken_and_what_waits_for_a_restart_is_named() {
+    let keys = |more: &str| format!("{}{more}", file(&[CRYPTO_1], &[NODE_1]));
+    let mut changes = Keys::new(&keys("[log]\nlevel = \"info\"\n"));
+    let world = World::with(&["--config", changes.path().to_str().unwrap()]);
+    let upgrades = || world.server.log().matches("WebSocket upgraded").count();
+    let (_first, _) = world.subscriber();
+    let debug = "[log]\nlevel = \"debug\"\n[delivery]\nwindow = 9\n[hello]\nreconcile = true\n";
+    changes.change(&world, &keys(debug), true);
+    assert!(world.server.log().contains("waiting=\"delivery.window,hello.reconcile\""), "{}", world.server.log());
+    let (_second, _) = world.subscriber();
+    let begin = Instant::now();
+    while upgrades() == 0 {
+        assert!(begin.elapsed() < PATIENCE, "events of clients are not logged: {}", world.server.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(upgrades(), 1, "the first one was before");
+    changes.change(&world, &keys("[log]\nlevel = \"info\"\n"), true);
+    let (_third, _) = world.subscriber();
+    changes.change(&world, &keys("[log]\nlevel = \"info\"\n"), true);
+    assert_eq!(upgrades(), 1, "{}", world.server.log());
+    let named = world.server.log().matches("waiting=").count();
+    assert_eq!(named, 1, "what is as it was at the start waits for nothing: {}", world.server.log());
+}

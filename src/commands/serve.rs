@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tracing_subscriber::Registry;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 
 use super::{fail, status};
 use crate::config::keys::KEYS;
@@ -42,7 +44,7 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(status::CONFIG, &error),
     };
-    log_to_stderr(&config.log);
+    let level = log_to_stderr(&config.log);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), "node starting");
     if let Some(file) = args.config.as_deref().filter(|_| config.has_secrets()) {
         node::warn_of_readers(file, node::STRANGERS);
@@ -62,7 +64,7 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
     let _ = std::io::stdout().write_all(running.banner().as_bytes());
     let last = loop {
         match running.wait_for_signal() {
-            Signal::Reload => reload(&args, &running),
+            Signal::Reload => reload(&args, &running, level.as_ref()),
             last @ (Signal::Stop | Signal::Over) => break last,
         }
     };
@@ -95,11 +97,24 @@ fn ended(log: &Log, status: u8, reason: Option<&dyn std::fmt::Display>) -> ExitC
     fail(status, reason)
 }
 
-/// Takes the keys of the same sources as at start. If they are wrong, logs the fault and keeps the old ones.
-fn reload(args: &Args, running: &RunningNode) {
+/// Takes what is live of the same sources as at start, and names what waits for a restart. If they are wrong, logs the
+/// fault and keeps all as it was.
+fn reload(args: &Args, running: &RunningNode, level: Option<&LevelHandle>) {
     let config = Config::load(&args.sources()).map_err(|error| error.to_string());
-    match config.and_then(|config| running.reload(&config).map_err(|fault| fault.to_string())) {
-        Ok(()) => tracing::info!("keys reloaded"),
+    let reload = |config: Config| {
+        let waiting = running.reload(&config).map_err(|fault| fault.to_string())?;
+        if let Some(level) = level {
+            // It fails without a subscriber only, which lives as long as the process.
+            let _ = level.reload(config.log.level);
+        }
+        running.follow_log().map_err(|fault| fault.to_string())?;
+        Ok::<_, String>(waiting)
+    };
+    match config.and_then(reload) {
+        Ok(waiting) if waiting.is_empty() => tracing::info!("keys reloaded"),
+        Ok(waiting) => {
+            tracing::warn!(waiting = waiting.join(","), "keys reloaded; those that changed and wait need a restart");
+        }
         Err(reason) => tracing::error!(%reason, "keys not reloaded; the old keys stay"),
     }
 }
@@ -126,26 +141,33 @@ impl std::fmt::Display for LedgerLeft {
     }
 }
 
-/// Everything is logged to standard error, one line each; the banner alone goes to standard output.
-fn log_to_stderr(log: &Log) {
+/// Changes the level of a log.
+type LevelHandle = reload::Handle<Targets, Registry>;
+
+/// Everything is logged to standard error, one line each; the banner alone goes to standard output. Returns `None` if
+/// another logger logs.
+fn log_to_stderr(log: &Log) -> Option<LevelHandle> {
+    let (subscriber, level) = subscriber(log, std::io::stderr);
     // The call fails when there is a logger already, which then logs.
-    let _ = tracing::subscriber::set_global_default(subscriber(log, std::io::stderr));
+    tracing::subscriber::set_global_default(subscriber).ok().map(|()| level)
 }
 
-/// Returns the subscriber that writes the lines of such a log with `writer`.
-fn subscriber<W>(log: &Log, writer: W) -> Box<dyn tracing::Subscriber + Send + Sync>
+/// Returns the subscriber that writes the lines of such a log with `writer`, and the handle of its level.
+fn subscriber<W>(log: &Log, writer: W) -> (Box<dyn tracing::Subscriber + Send + Sync>, LevelHandle)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let registry = Registry::default().with(log.level.clone());
+    let (level, handle) = reload::Layer::new(log.level.clone());
+    let registry = Registry::default().with(level);
     let lines = fmt::layer().with_ansi(log.color).with_writer(writer);
-    match log.format {
+    let subscriber: Box<dyn tracing::Subscriber + Send + Sync> = match log.format {
         LogFormat::Text => Box::new(registry.with(lines)),
         LogFormat::Json => {
             let lines = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
             Box::new(registry.with(lines))
         }
-    }
+    };
+    (subscriber, handle)
 }
 
 // Written out, not derived: the flags come from the table of keys, so that there is one place to add a setting.
@@ -201,7 +223,7 @@ impl FromArgMatches for Args {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::filter::LevelFilter;
 
     use super::*;
     use crate::commands::Cli;
@@ -282,7 +304,7 @@ mod tests {
         let log = |format| Log { level: Targets::new().with_default(LevelFilter::INFO), format, color: false };
         for format in [LogFormat::Text, LogFormat::Json] {
             let kept = crate::node::tests::events::Log::default();
-            tracing::subscriber::with_default(subscriber(&log(format), kept.clone()), || {
+            tracing::subscriber::with_default(subscriber(&log(format), kept.clone()).0, || {
                 tracing::info!(status = 7, "node stopped");
                 tracing::debug!("left out");
             });
@@ -313,8 +335,22 @@ mod tests {
             let set = format!("log.level={text}");
             let config = Config::load(&Sources { sets: vec![set], ..Sources::default() }).unwrap();
             let log = crate::node::tests::events::Log::default();
-            assert_eq!(subscriber(&config.log, log).max_level_hint(), Some(most), "{text}");
+            assert_eq!(subscriber(&config.log, log).0.max_level_hint(), Some(most), "{text}");
         }
+    }
+
+    #[test]
+    fn the_level_of_a_log_can_be_changed_in_both_directions() {
+        let kept = crate::node::tests::events::Log::default();
+        let log = Log { level: Targets::new().with_default(LevelFilter::INFO), format: LogFormat::Text, color: false };
+        let (subscriber, level) = subscriber(&log, kept.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            for (text, lines) in [("info", 0), ("debug", 1), ("error,murre::clients=debug", 1), ("info", 1)] {
+                level.reload(text.parse::<Targets>().unwrap()).unwrap();
+                tracing::debug!("a line");
+                assert_eq!(kept.text().lines().count(), lines, "{text}");
+            }
+        });
     }
 
     #[test]

@@ -18,21 +18,21 @@ impl ClientCertificates {
 keys! {
     /// Certificates of clients.
     const CLIENT_CERTIFICATES;
-    "endpoint.tls.client_ca" = "",
+    #[live] "endpoint.tls.client_ca" = "",
         PEM,
-        "PEM certificates of the authorities of application servers on endpoint.tls.listen: a certificate that one shows must verify. Excludes public.listen. Read again on SIGHUP.",
+        "PEM certificates of the authorities of application servers on endpoint.tls.listen: a certificate that one shows must verify. Excludes public.listen.",
         |c, raw| { c.endpoint.clients.ca = parse::path(raw)?; Some(()) };
-    "endpoint.tls.client_required" = "false",
+    #[live] "endpoint.tls.client_required" = "false",
         "true or false",
-        "Refuses application servers without a certificate on endpoint.tls.listen; taken again on SIGHUP.",
+        "Refuses application servers without a certificate on endpoint.tls.listen.",
         |c, raw| { c.endpoint.clients.required = parse::flag(raw)?; Some(()) };
-    "node.tls.client_ca" = "",
+    #[live] "node.tls.client_ca" = "",
         PEM,
-        "PEM certificates of the authorities of other nodes on node.tls.listen: a certificate that one shows must verify. Read again on SIGHUP.",
+        "PEM certificates of the authorities of other nodes on node.tls.listen: a certificate that one shows must verify.",
         |c, raw| { c.node.tls.clients.ca = parse::path(raw)?; Some(()) };
-    "node.tls.client_required" = "false",
+    #[live] "node.tls.client_required" = "false",
         "true or false",
-        "Refuses nodes without a certificate on node.tls.listen; taken again on SIGHUP. A node shows the certificate of node.tls.cert.",
+        "Refuses nodes without a certificate on node.tls.listen. A node shows the certificate of node.tls.cert.",
         |c, raw| { c.node.tls.clients.required = parse::flag(raw)?; Some(()) };
 }
 

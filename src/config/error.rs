@@ -38,6 +38,12 @@ pub enum ConfigError {
         one: (&'static str, SocketAddr),
         other: (&'static str, SocketAddr),
     },
+    /// New settings that do not agree with those that wait for a restart.
+    NeedsRestart {
+        error: Box<ConfigError>,
+        /// Names of the keys that wait.
+        waiting: String,
+    },
     /// Settings that are valid alone and not together.
     Conflict(&'static str),
 }
@@ -74,6 +80,9 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::OneAddress { one: (one, first), other: (other, second) } => {
                 write!(f, "{one} = {first} and {other} = {second} listen on one address; give each a port of its own")
+            }
+            ConfigError::NeedsRestart { error, waiting } => {
+                write!(f, "{error}; the change of {waiting} waits for a restart; restart murre")
             }
             ConfigError::Conflict(sentence) => f.write_str(sentence),
         }

@@ -14,17 +14,17 @@ keys! {
         "true or false",
         "Offers forward endpoints: a relay to push services that strangers name. docs/FORWARD.md has the risks.",
         |c, raw| { c.forward.enabled = parse::flag(raw)?; Some(()) };
-    #[secret] "forward.create_token" = "",
+    #[secret] #[live] "forward.create_token" = "",
         "a secret of 16 to 256 characters without blanks, or nothing",
-        "Secret that a request for a forward endpoint must show in Authorization: Bearer; nothing: anybody may create one. Read again on SIGHUP.",
+        "Secret that a request for a forward endpoint must show in Authorization: Bearer; nothing: anybody may create one.",
         |c, raw| { c.forward.create_token = create_token(raw)?; Some(()) };
-    "forward.create_rate" = "10",
+    #[live] "forward.create_rate" = "10",
         RATE,
-        "Requests for forward endpoints per second and node, with a burst of ten seconds' worth; further ones are answered 429. Read again on SIGHUP.",
+        "Requests for forward endpoints per second and node, with a burst of ten seconds' worth; further ones are answered 429.",
         |c, raw| { c.forward.create_rate = rate(raw)?; Some(()) };
-    "forward.hosts" = "",
+    #[live] "forward.hosts" = "",
         "host names as push.example.org, each once and up to 250 bytes, without ports, separated by commas, or nothing",
-        "The only hosts that forward endpoints may lead to; nothing: any public host. Endpoints of other hosts are answered 404. Read again on SIGHUP.",
+        "The only hosts that forward endpoints may lead to; nothing: any public host. Endpoints of other hosts are answered 404.",
         |c, raw| { c.forward.hosts = parse::domains(raw)?; Some(()) };
     "forward.timeout" = "5",
         CALL_SECONDS,

@@ -18,8 +18,32 @@ pub struct Key {
     pub help: &'static str,
     /// Its value is never shown.
     pub secret: bool,
+    /// What SIGHUP does with it.
+    pub live: Live,
     /// Stores an accepted value in the configuration; `None` refuses it.
     pub set: fn(&mut Config, &Raw) -> Option<()>,
+}
+
+/// What SIGHUP does with a changed setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Live {
+    /// It waits for a restart.
+    Restart,
+    /// It is taken.
+    Taken,
+    /// It is taken if what it belongs to was on at the start, and stays on.
+    TakenIfOn,
+}
+
+impl Live {
+    /// Word of the documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Live::Restart => "restart",
+            Live::Taken => "taken",
+            Live::TakenIfOn => "taken if on",
+        }
+    }
 }
 
 impl Key {
@@ -35,10 +59,11 @@ pub const VARIABLE_PREFIX: &str = "MURRE_";
 /// The one variable with this prefix that is no key: the configuration file, as `--config`.
 pub const FILE_VARIABLE: &str = "MURRE_CONFIG";
 
-/// Writes a group of keys: secret or not, name, flag, default, accepted values, meaning, and the place of the value.
+/// Writes a group of keys: marks, name, flag, default, accepted values, meaning, and the place of the value. Marks are
+/// `secret`, and `live` or `live_if_on` for what SIGHUP takes.
 macro_rules! keys {
     ($(#[$meta:meta])* const $group:ident;
-     $($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
+     $($(#[$mark:ident])* $name:literal $(($flag:literal $value:literal))? = $default:literal,
        $allowed:expr, $help:literal, $set:expr;)+) => {
         $(#[$meta])*
         pub(super) const $group: &[$crate::config::key::Key] = &[$($crate::config::key::Key {
@@ -47,16 +72,52 @@ macro_rules! keys {
             default: $default,
             allowed: $allowed,
             help: $help,
-            secret: $crate::config::key::keys!(@secret $($secret)?),
+            secret: $crate::config::key::is_marked(&[$(stringify!($mark)),*], "secret"),
+            live: $crate::config::key::live(&[$(stringify!($mark)),*]),
             set: $set,
         }),+];
     };
     (@flag) => { None };
     (@flag $flag:literal $value:literal) => { Some(($flag, $value)) };
-    (@secret) => { false };
-    (@secret secret) => { true };
 }
 pub(super) use keys;
+
+/// Returns true if this mark is among those of a key.
+pub(super) const fn is_marked(marks: &[&str], mark: &str) -> bool {
+    let mut at = 0;
+    while at < marks.len() {
+        if is_same(marks[at].as_bytes(), mark.as_bytes()) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// What SIGHUP does with a key that has these marks.
+pub(super) const fn live(marks: &[&str]) -> Live {
+    let mut at = 0;
+    while at < marks.len() {
+        let is_known = is_marked(&["secret", "live", "live_if_on"], marks[at]);
+        assert!(is_known, "a mark of a key is secret, live or live_if_on");
+        at += 1;
+    }
+    if is_marked(marks, "live") {
+        Live::Taken
+    } else if is_marked(marks, "live_if_on") {
+        Live::TakenIfOn
+    } else {
+        Live::Restart
+    }
+}
+
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
 
 /// Puts groups together that have `N` keys in all.
 pub(super) const fn concat<const N: usize>(groups: &[&[Key]]) -> [Key; N] {

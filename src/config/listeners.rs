@@ -50,9 +50,9 @@ keys! {
         SECONDS_OR_ZERO,
         "Minimum time between two {} of a user agent; a user agent that sends one sooner is closed with 4774.",
         |c, raw| { c.websocket.ping_min_interval = parse::duration(raw)?; Some(()) };
-    "websocket.welcome" = "0",
+    #[live] "websocket.welcome" = "0",
         "a number from 0 (no limit) to 16777216",
-        "Number of WebSockets beyond which a new one is answered 503 with Retry-After, so that a load balancer spreads them; read again on SIGHUP.",
+        "Number of WebSockets beyond which a new one is answered 503 with Retry-After, so that a load balancer spreads them.",
         |c, raw| { c.websocket.welcome = parse::number(raw, 0, 1 << 24)? as u32; Some(()) };
 
     "endpoint.listen" ("endpoint" "ADDR") = "127.0.0.1:8082",
@@ -67,7 +67,7 @@ keys! {
         URL,
         "Start of the endpoint URLs, as application servers reach it; by default https:// and the first of public.domain, else https://, the first name of the first certificate and the port of public.listen or endpoint.tls.listen, else http:// and the first address of endpoint.listen.",
         |c, raw| { c.endpoint.url = parse::url(raw)?; Some(()) };
-    #[secret] "endpoint.crypto_keys" = "",
+    #[secret] #[live] "endpoint.crypto_keys" = "",
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
         "Keys of the endpoint tokens: the first key seals, every key opens. By default the server makes one in data_dir.",
         |c, raw| { c.endpoint.crypto_keys = parse::fernet_keys(raw)?; Some(()) };
@@ -110,45 +110,45 @@ keys! {
         "Maximum POSTs per second for each VAPID key and shard; POSTs without a key share one limit. Excess POSTs are answered 429.",
         |c, raw| { c.endpoint.origin_rate = rate(raw)?; Some(()) };
 
-    "tls.cert" ("tls-cert" "FILE") = "",
+    #[live] "tls.cert" ("tls-cert" "FILE") = "",
         PEMS,
-        "PEM certificates of the TLS listeners, each with its intermediate certificates. The name that a client asks for selects one; the first serves clients that name none. Read again on SIGHUP.",
+        "PEM certificates of the TLS listeners, each with its intermediate certificates. The name that a client asks for selects one; the first serves clients that name none.",
         |c, raw| { c.tls.cert = parse::paths(raw); Some(()) };
-    "tls.key" ("tls-key" "FILE") = "",
+    #[live] "tls.key" ("tls-key" "FILE") = "",
         PEMS,
-        "PEM keys of tls.cert without passwords, in the same order; read again on SIGHUP.",
+        "PEM keys of tls.cert without passwords, in the same order.",
         |c, raw| { c.tls.key = parse::paths(raw); Some(()) };
-    "endpoint.allowed_keys" = "",
+    #[live] "endpoint.allowed_keys" = "",
         VAPID_KEYS,
-        "VAPID public keys of the app servers whose messages are taken; others are answered 401. Empty: all. Read again on SIGHUP.",
+        "VAPID public keys of the app servers whose messages are taken; others are answered 401. Empty: all.",
         |c, raw| { c.endpoint.allowed_keys = parse::vapid_keys(raw)?; Some(()) };
-    "access.register" = "open",
+    #[live] "access.register" = "open",
         "open, token or vapid",
-        "User agents that get endpoints: all, those whose upgrade carries one of access.tokens, or all for app servers with one of access.vapid_keys. Read again on SIGHUP.",
+        "User agents that get endpoints: all, those whose upgrade carries one of access.tokens, or all for app servers with one of access.vapid_keys.",
         |c, raw| {
             let words = [("open", RegisterMode::Open), ("token", RegisterMode::Token), ("vapid", RegisterMode::Vapid)];
             c.access.register = parse::word(raw, &words)?;
             Some(())
         };
-    #[secret] "access.tokens" = "",
+    #[secret] #[live] "access.tokens" = "",
         "at most 256 tokens of 16 to 128 letters, digits and -._~=, [t1,t2] or t1,t2",
-        "Tokens of user agents: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN on the upgrade. Read again on SIGHUP.",
+        "Tokens of user agents: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN on the upgrade.",
         |c, raw| { c.access.tokens = parse::access_tokens(raw)?; Some(()) };
-    "access.vapid_keys" = "",
+    #[live] "access.vapid_keys" = "",
         VAPID_KEYS,
-        "VAPID public keys that a register must name with access.register = vapid; others are answered 401. Read again on SIGHUP.",
+        "VAPID public keys that a register must name with access.register = vapid; others are answered 401.",
         |c, raw| { c.access.vapid_keys = parse::vapid_keys(raw)?; Some(()) };
-    "tls.unknown_name" = "refuse",
+    #[live] "tls.unknown_name" = "refuse",
         "refuse, or default for the first certificate",
-        "Certificate for a client that asks for a name that no certificate has; read again on SIGHUP.",
+        "Certificate for a client that asks for a name that no certificate has.",
         |c, raw| {
             let words = [("refuse", UnknownName::Refuse), ("default", UnknownName::Default)];
             c.tls.unknown_name = parse::word(raw, &words)?;
             Some(())
         };
-    "tls.min_version" = "1.3",
+    #[live] "tls.min_version" = "1.3",
         "1.3, or 1.2 for TLS 1.2 too",
-        "Oldest version of TLS on every listener; read again on SIGHUP.",
+        "Oldest version of TLS on every listener.",
         |c, raw| {
             let words = [("1.3", MinVersion::Tls13), ("1.2", MinVersion::Tls12)];
             c.tls.min_version = parse::word(raw, &words)?;
@@ -166,8 +166,8 @@ keys! {
             c.tls.hsts = if by_domain { None } else { Some(parse::duration(raw)?.as_secs() as u32) };
             Some(())
         };
-    #[secret] "tls.ticket_keys" = "",
+    #[secret] #[live] "tls.ticket_keys" = "",
         "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
-        "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir. Read again on SIGHUP.",
+        "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir.",
         |c, raw| { c.tls.ticket_keys = parse::fernet_keys(raw)?; Some(()) };
 }

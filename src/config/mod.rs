@@ -24,6 +24,7 @@ mod parse;
 mod proxy;
 mod public;
 mod release;
+mod reload;
 mod scylla;
 mod services;
 mod setting;
@@ -44,8 +45,10 @@ pub use protocol::webpush::endpoint::TokenForm;
 
 pub use self::tls::Pair;
 pub use error::ConfigError;
+pub use key::{Key, Live};
 pub use hibernate::HIBERNATE_AFTER;
 pub use parse::Secret;
+pub use reload::{Reloaded, Written};
 pub use scylla::shared_store_faults;
 pub use setting::Origin;
 pub use settings::{
@@ -64,6 +67,7 @@ impl Config {
     /// The first thing that is wrong, in one sentence that names the source, the key and what is allowed.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let mut config = Config::blank();
+        let mut written = Written::defaults();
         for key in keys::KEYS {
             // Invariant: a test sets every default; none of them is refused.
             (key.set)(&mut config, &parse::Raw::one(key.default)).expect("the default of a key is a value of it");
@@ -71,7 +75,9 @@ impl Config {
         for setting in sources.settings()? {
             let key = keys::find(&setting.name, &setting.origin)?;
             (key.set)(&mut config, &setting.value).ok_or_else(|| ConfigError::bad_value(key, &setting))?;
+            written.take(setting);
         }
+        config.written = written;
         config.check()?;
         Ok(config)
     }
@@ -125,6 +131,7 @@ impl Config {
             relay: Relay::default(),
             drain: Drain::default(),
             log: Log::default(),
+            written: Written::default(),
         }
     }
 

@@ -51,7 +51,7 @@ keys! {
         URL,
         "URL at which other nodes reach this node; by default https:// and the first address of node.tls.listen, else http:// and that of node.listen.",
         |c, raw| { c.node.url = parse::url(raw)?.map(|url| url.to_string()); Some(()) };
-    #[secret] "node.keys" = "",
+    #[secret] #[live] "node.keys" = "",
         "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
         "Keys of the node API: other nodes must present one of them, and this node presents the first. By default the server makes one in data_dir.",
         |c, raw| { c.node.keys = parse::bearer_keys(raw)?; Some(()) };
@@ -72,22 +72,22 @@ keys! {
             c.node.request_timeout = parse::positive_duration(raw).filter(allowed)?;
             Some(())
         };
-    "node.ca" = "",
+    #[live] "node.ca" = "",
         PEM,
-        "PEM certificates of the authorities of other nodes whose node.url begins with https; by default those that this host trusts. Read at start, with any store, and again on SIGHUP.",
+        "PEM certificates of the authorities of other nodes whose node.url begins with https; by default those that this host trusts. Read with any store.",
         |c, raw| { c.node.ca = parse::path(raw)?; Some(()) };
 
     "node.tls.listen" = "",
         ADDRESSES_OR_NONE,
         "Listen addresses of the node API over TLS.",
         |c, raw| { c.node.tls.listen = parse::addresses(raw)?; Some(()) };
-    "node.tls.cert" = "",
+    #[live] "node.tls.cert" = "",
         PEM,
-        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and its intermediate certificates; by default those of tls.cert. Read again on SIGHUP.",
+        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and its intermediate certificates; by default those of tls.cert.",
         |c, raw| { c.node.tls.cert = parse::path(raw)?; Some(()) };
-    "node.tls.key" = "",
+    #[live] "node.tls.key" = "",
         PEM,
-        "PEM key of node.tls.cert, without a password; read again on SIGHUP.",
+        "PEM key of node.tls.cert, without a password.",
         |c, raw| { c.node.tls.key = parse::path(raw)?; Some(()) };
 
     "admin.listen" ("admin" "ADDR") = "127.0.0.1:8083",
@@ -183,33 +183,33 @@ keys! {
         LEVEL,
         "Replicas that must have a write before it is acknowledged.",
         |c, raw| { c.store.scylla.write_consistency = consistency(raw)?; Some(()) };
-    "store.scylla.user" = "",
+    #[live] "store.scylla.user" = "",
         "up to 128 visible characters, or nothing",
-        "User name for a database that requires a login; read again on SIGHUP, for new connections.",
+        "User name for a database that requires a login; a new value is for new connections.",
         |c, raw| { c.store.scylla.user = parse::name(raw)?; Some(()) };
-    #[secret] "store.scylla.password" = "",
+    #[secret] #[live] "store.scylla.password" = "",
         "up to 1024 characters, none a control character",
-        "Password of store.scylla.user; read again on SIGHUP, for new connections.",
+        "Password of store.scylla.user; a new value is for new connections.",
         |c, raw| { c.store.scylla.password = parse::password(raw)?; Some(()) };
     "store.scylla.tls" = "false",
         "true or false",
         "Encrypts connections to the database.",
         |c, raw| { c.store.scylla.tls.enabled = parse::flag(raw)?; Some(()) };
-    "store.scylla.tls_ca" = "",
+    #[live] "store.scylla.tls_ca" = "",
         PEM,
-        "PEM certificates of the authorities of the database; by default those that this host trusts. Read again on SIGHUP, for new connections.",
+        "PEM certificates of the authorities of the database; by default those that this host trusts. A new value is for new connections.",
         |c, raw| { c.store.scylla.tls.ca = parse::path(raw)?; Some(()) };
-    "store.scylla.tls_cert" = "",
+    #[live] "store.scylla.tls_cert" = "",
         PEM,
-        "PEM client certificate that murre presents when the database requires one; read again on SIGHUP, for new connections.",
+        "PEM client certificate that murre presents when the database requires one; a new value is for new connections.",
         |c, raw| { c.store.scylla.tls.cert = parse::path(raw)?; Some(()) };
-    "store.scylla.tls_key" = "",
+    #[live] "store.scylla.tls_key" = "",
         PEM,
-        "PEM key of store.scylla.tls_cert; read again on SIGHUP.",
+        "PEM key of store.scylla.tls_cert.",
         |c, raw| { c.store.scylla.tls.key = parse::path(raw)?; Some(()) };
-    "store.scylla.tls_verify_host" = "true",
+    #[live] "store.scylla.tls_verify_host" = "true",
         "true or false",
-        "Requires that the certificate of a database node names its IP address; read again on SIGHUP, for new connections.",
+        "Requires that the certificate of a database node names its IP address; a new value is for new connections.",
         |c, raw| { c.store.scylla.tls.verify_host = parse::flag(raw)?; Some(()) };
     "store.scylla.connect_timeout" = "5",
         SECONDS,
@@ -305,11 +305,11 @@ keys! {
         "Maximum number of user agents at a time that a connection can represent if its hello says \"relay\":true.",
         |c, raw| { c.relay.members = parse::number(raw, 0, RELAY_MEMBERS_MAX as u64)? as u16; Some(()) };
 
-    "drain.delay" = "5",
+    #[live] "drain.delay" = "5",
         SECONDS_OR_ZERO,
         "Time from SIGTERM to the first closed session; health pages and new WebSockets are answered 503 meanwhile.",
         |c, raw| { c.drain.delay = parse::duration(raw)?; Some(()) };
-    "drain.rate" = "10000",
+    #[live] "drain.rate" = "10000",
         "a number from 1 to 10000000",
         "Sessions closed per second during the drain.",
         |c, raw| { c.drain.rate = parse::number(raw, 1, 10_000_000)? as u32; Some(()) };
@@ -322,7 +322,7 @@ keys! {
             Some(())
         };
 
-    "log.level" = "info",
+    #[live] "log.level" = "info",
         "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",
         "Level of the log on standard error. debug adds the events of each client.",
         |c, raw| { c.log.level = words::targets(raw.text()?)?; Some(()) };

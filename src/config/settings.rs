@@ -17,6 +17,7 @@ use store::scylla::options::Options;
 use tracing_subscriber::filter::Targets;
 
 use super::parse::Secret;
+use super::reload::Written;
 
 /// Maximum of `max_connections`.
 pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
@@ -55,6 +56,8 @@ pub struct Config {
     pub relay: Relay,
     pub drain: Drain,
     pub log: Log,
+    /// The values as they were written, for a comparison at a reload.
+    pub(super) written: Written,
 }
 
 /// Tiers that this process serves (docs/CLUSTER.md). At least one.

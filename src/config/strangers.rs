@@ -40,25 +40,25 @@ impl Config {
 keys! {
     /// Limits on callers by their address.
     const STRANGERS;
-    "strangers.connections" = "",
+    #[live_if_on] "strangers.connections" = "",
         "a number from 0 (off) to 1000000; nothing is 1024 with public.domain and an address in public.listen, else 0",
-        "Maximum number of connections of one address (IPv4 /32, IPv6 /64); a further one is closed before its handshake, or answered 503 without TLS. SIGHUP changes a limit, and a restart switches it on or off.",
+        "Maximum number of connections of one address (IPv4 /32, IPv6 /64); a further one is closed before its handshake, or answered 503 without TLS. A restart switches a limit on or off.",
         |c, raw| { c.strangers.connections = number(raw)?; Some(()) };
-    "strangers.handshakes" = "",
+    #[live_if_on] "strangers.handshakes" = "",
         "a number from 0 (off) to 1000000; nothing is 20 with public.domain and an address in public.listen, else 0",
-        "TLS handshakes of one address in a second; further ones are closed. No address is refused below half of this rate, or served beyond twice of it. Read again on SIGHUP as strangers.connections.",
+        "TLS handshakes of one address in a second; further ones are closed. No address is refused below half of this rate, or served beyond twice of it. Changed as strangers.connections.",
         |c, raw| { c.strangers.handshakes = number(raw)?; Some(()) };
-    "strangers.new_users" = "",
+    #[live_if_on] "strangers.new_users" = "",
         "a number from 0 (off) to 1000000; nothing is 300 with public.domain and an address in public.listen, else 0",
         "User agents of one address in an hour that are new to this server; further ones are closed with 1013. Counted as strangers.handshakes.",
         |c, raw| { c.strangers.new_users = number(raw)?; Some(()) };
-    "strangers.registers" = "",
+    #[live_if_on] "strangers.registers" = "",
         "a number from 0 (off) to 1000000; nothing is 3000 with public.domain and an address in public.listen, else 0",
         "Registers of one address in an hour; at a further one the user agent is closed with 1013. Counted as strangers.handshakes.",
         |c, raw| { c.strangers.registers = number(raw)?; Some(()) };
-    "strangers.exempt" = "",
+    #[live] "strangers.exempt" = "",
         PREFIXES,
-        "Networks whose addresses have none of these limits, such as a proxy or a large NAT; read again on SIGHUP, for new connections.",
+        "Networks whose addresses have none of these limits, such as a proxy or a large NAT; for new connections.",
         |c, raw| { c.strangers.exempt = parse::prefixes(raw).filter(|list| list.len() <= ACCESS_LIST_MAX)?; Some(()) };
 }
 

@@ -438,11 +438,12 @@ fn two_listeners_on_one_address_are_refused() {
 
 /// The Markdown table of docs/OPERATIONS.md.
 fn markdown() -> String {
-    let mut table = String::from("| key | flag | default | takes | meaning |\n|---|---|---|---|---|\n");
+    let mut table = String::from("| key | flag | default | takes | SIGHUP | meaning |\n|---|---|---|---|---|---|\n");
     for key in KEYS {
         let flag = key.flag.map_or(String::new(), |(flag, value)| format!("`--{flag} {value}`"));
         let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
-        table += &format!("| `{}` | {flag} | {default} | {} | {} |\n", key.name, key.allowed, key.help);
+        let (name, live) = (key.name, key.live.name());
+        table += &format!("| `{name}` | {flag} | {default} | {} | {live} | {} |\n", key.allowed, key.help);
     }
     table
 }

@@ -172,6 +172,11 @@ impl Reporter {
         Reporter { shard, events, port: Port::WebSocket }
     }
 
+    /// Replaces the queue.
+    pub(super) fn set_events(&mut self, events: Option<Arc<Events>>) {
+        self.events = events;
+    }
+
     /// Sets the port of the reports that follow.
     #[inline]
     pub(super) fn on(&mut self, port: Port) {

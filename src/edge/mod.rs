@@ -238,6 +238,11 @@ impl PushEdge {
         Ok(())
     }
 
+    /// Replaces the queue of client events; `None`: the log has no lines for them.
+    pub fn set_events(&mut self, events: Option<Arc<Events>>) {
+        self.reporter.set_events(events);
+    }
+
     /// Replaces the rules. Sessions and requests under way go on.
     pub fn set_rules(&mut self, rules: &AccessRules) {
         self.access = Access::new(rules);

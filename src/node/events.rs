@@ -32,13 +32,18 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
+    /// Returns true if the log of the calling thread takes such events.
+    pub fn is_wanted() -> bool {
+        let clients = tracing::enabled!(target: CLIENTS, tracing::Level::DEBUG);
+        clients || tracing::enabled!(target: SESSIONS, tracing::Level::DEBUG)
+    }
+
     /// Starts the thread, if the log of the calling thread takes such events.
     ///
     /// # Errors
     /// The operating system refuses a thread.
     pub fn start() -> io::Result<Option<EventLog>> {
-        let clients = tracing::enabled!(target: CLIENTS, tracing::Level::DEBUG);
-        if !clients && !tracing::enabled!(target: SESSIONS, tracing::Level::DEBUG) {
+        if !EventLog::is_wanted() {
             return Ok(None);
         }
         let (events, stop) = (Arc::new(Events::new()), Arc::new(AtomicBool::new(false)));

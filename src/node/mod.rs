@@ -64,7 +64,7 @@ pub use running::{RunningNode, StopOutcome};
 pub use shards::process_clock::HostClock;
 pub use transfer::{with_source, with_store, with_stores};
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use machine::NodeId;
@@ -212,8 +212,8 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let manager = if surroundings.signals { ServiceManager::of_process() } else { ServiceManager::default() };
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
-    let drain = config.drain;
-    Ok(RunningNode { addresses, cores, drain, manager, control_plane, stage, shards, storage, data, cluster, log })
+    let (config, log) = (Mutex::new(config.clone()), Mutex::new(log));
+    Ok(RunningNode { addresses, cores, config, manager, control_plane, stage, shards, storage, data, cluster, log })
 }
 
 /// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node. Returns the

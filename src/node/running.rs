@@ -1,9 +1,9 @@
 //! A running node: its addresses and counters, its reload, and its stop.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use machine::BroadcastVersion;
@@ -28,7 +28,7 @@ use super::plan::Plan;
 use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
-use crate::config::{Config, Drain, DrainMode};
+use crate::config::{Config, DrainMode, Key, Reloaded};
 use crate::control_plane::{Backup, BackupFault, Conditions, ControlPlane, Host, Signal, UpstreamQueue};
 use crate::edge::{AdmissionGate, PushEdge};
 
@@ -36,7 +36,8 @@ use crate::edge::{AdmissionGate, PushEdge};
 pub struct RunningNode {
     pub(super) addresses: Addresses,
     pub(super) cores: Vec<u32>,
-    pub(super) drain: Drain,
+    /// What it runs by: of a reload, what was taken.
+    pub(super) config: Mutex<Config>,
     pub(super) manager: ServiceManager,
     // Fields in the order in which they must be dropped.
     pub(super) control_plane: ControlPlane,
@@ -46,7 +47,7 @@ pub struct RunningNode {
     pub(super) data: DataDir,
     pub(super) cluster: Option<Arc<Cluster>>,
     /// The last to end: shards report to it.
-    pub(super) log: Option<EventLog>,
+    pub(super) log: Mutex<Option<EventLog>>,
 }
 
 /// End of a node.
@@ -171,20 +172,29 @@ impl RunningNode {
         self.control_plane.signals().recv().unwrap_or(Signal::Stop)
     }
 
-    /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys`, `access.*`,
-    /// `bridge.auth_keys` and `bridge.registration_rate` of this configuration on every shard, and `tls.ticket_keys`,
-    /// `tls.unknown_name` and `tls.min_version` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
-    /// `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again, and `store.scylla.user`, `.password` and the files of
-    /// `.tls_*` for new connections to the database. Takes `bridge.*` and reads its files again, if a
-    /// bridge was configured at the start.
-    /// Takes `strangers.exempt`, and the numbers of the limits of `strangers.*` that are on and stay on. Sessions,
-    /// requests under way, handshakes and connections go on. With `acme.agree`, orders that failed are tried again.
-    /// Ignores the other settings. Returns when every shard has the keys; must not run on a shard or the control plane.
+    /// Takes what is live of this configuration (`Key::live`): on every shard and every TLS listener at once. Reads the
+    /// files of certificates and bridges again. Sessions, requests under way, handshakes and connections go on. With
+    /// `acme.agree`, orders that failed are tried again. Returns the names of the changed keys that wait for a restart,
+    /// when every shard has the rest; must not run on a shard or the control plane.
     ///
     /// # Errors
-    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`], [`NodeError::Bridge`],
-    /// [`NodeError::StoreRefused`]; then all stays what it was. [`NodeError::Shards`] when a shard does not answer.
-    pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
+    /// [`NodeError::DataDir`], [`NodeError::Key`], [`NodeError::NoKey`], [`NodeError::Edge`],
+    /// [`NodeError::Certificate`], [`NodeError::Bridge`], [`NodeError::StoreRefused`]; then all stays what it was.
+    /// [`NodeError::Shards`] when a shard does not answer.
+    pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, NodeError> {
+        let mut running = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_bridges = self.stage.upstreams.is_some();
+        let is_on = |key: &Key| !key.name.starts_with("bridge.") || has_bridges;
+        let reloaded = running.reloaded(config, is_on).map_err(|error| NodeError::Edge(error.to_string()))?;
+        let Reloaded { config, mut waiting } = reloaded;
+        let off = self.take(&config)?;
+        *running = config.keeping(&running, &off);
+        waiting.extend(off);
+        Ok(waiting)
+    }
+
+    /// Takes this configuration. Returns the keys of limits that it switches on or off, which stay what they were.
+    fn take(&self, config: &Config) -> Result<Vec<&'static str>, NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
         // Invariant: a placement has at most `SHARDS_MAX` shards.
@@ -194,27 +204,51 @@ impl RunningNode {
         let bridges = bridges::read(config, &keys)?;
         let served = self.stage.upstreams.as_ref().map(|_| &bridges);
         let registrations = Arc::new(bridges::registrations(config, served, shards));
-        if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
-            return Err(NodeError::Edge(OPEN_TO_ALL.to_owned()));
-        }
         let database = self.storage.read_access(config)?;
         self.stage.tls.reload(config, &known)?;
         self.storage.renew_access(database);
         self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
-        self.stage.strangers.reload(config);
+        let off = self.stage.strangers.reload(config);
         if let Some(upstreams) = &self.stage.upstreams {
             upstreams.reload(bridges);
         }
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
             cluster.renew(keys.clone(), trust);
         }
-        let (took, taken) = mpsc::channel();
-        self.stage.shards.control(ControlMessage::Edge(Arc::new(move |edge: &mut PushEdge| {
+        self.on_every_shard(move |edge| {
             // Invariant: these keys were checked above.
             edge.rekey(&keys).expect("keys that were checked are taken");
             edge.set_rules(&rules);
             edge.set_registrations(&registrations);
+        })?;
+        Ok(off)
+    }
+
+    /// Reports the events of clients to the log if it takes them now, and no more if it does not. For a log whose level
+    /// has changed.
+    ///
+    /// # Errors
+    /// [`NodeError::Host`] and [`NodeError::Shards`].
+    pub fn follow_log(&self) -> Result<(), NodeError> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if EventLog::is_wanted() == log.is_some() {
+            return Ok(());
+        }
+        let wanted = EventLog::start().map_err(|error| NodeError::Host { what: "a thread of the log", error })?;
+        let events = wanted.as_ref().map(EventLog::events);
+        let former = std::mem::replace(&mut *log, wanted);
+        let done = self.on_every_shard(move |edge| edge.set_events(events.clone()));
+        // What is in its queue is logged before its thread ends.
+        drop(former);
+        done
+    }
+
+    /// Changes the edge of every shard. Returns when all have done it.
+    fn on_every_shard(&self, change: impl Fn(&mut PushEdge) + Send + Sync + 'static) -> Result<(), NodeError> {
+        let (took, taken) = mpsc::channel();
+        self.stage.shards.control(ControlMessage::Edge(Arc::new(move |edge: &mut PushEdge| {
+            change(edge);
             // The receiver is gone after `RELOAD_TIME_MAX`.
             let _ = took.send(());
         })));
@@ -235,7 +269,8 @@ impl RunningNode {
     /// # Errors
     /// [`NodeError::Ledger`] when the logs cannot be read afterwards.
     pub fn stop(self) -> Result<StopOutcome, NodeError> {
-        let RunningNode { control_plane, stage, shards, storage, data, drain, mut manager, cluster, log, .. } = self;
+        let RunningNode { control_plane, stage, shards, storage, data, config, mut manager, cluster, log, .. } = self;
+        let drain = config.into_inner().unwrap_or_else(PoisonError::into_inner).drain;
         let HibernatingShards { shards, gate } = shards;
         stage.announce_stop();
         let hibernates = drain.mode == DrainMode::Hibernate && gate.outlives();
@@ -344,9 +379,6 @@ const FREEZE_TIME_MAX: Duration = Duration::from_secs(60);
 const HIBERNATED_RATE: u32 = 10_000_000;
 /// Time to leave the cluster, close storage and read the ledgers without a word to the service manager.
 const CLOSE_TIME: Duration = Duration::from_secs(90);
-/// Refusal of a reload: senders would get in without a certificate, through the port that the start has opened.
-const OPEN_TO_ALL: &str = "cannot take endpoint.tls.client_ca: public.listen stays open until the server ends, and its \
-                           clients are asked for no certificate; restart murre";
 /// Longest wait for the answer of each shard that it has new keys; a turn takes milliseconds.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Interval between checks for the end of a drain.

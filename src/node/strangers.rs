@@ -7,7 +7,7 @@ use machine::time::{Instant, TimeSpan};
 use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, Proxies};
 use shards::ring::ProbeError;
-use shards::strangers::{Cause, Refusals, Strangers};
+use shards::strangers::{Cause, Limit, Refusals, Strangers};
 
 use super::error::NodeError;
 use crate::config::Config;
@@ -48,6 +48,16 @@ pub(super) struct StrangerWatch {
     logged: Mutex<[Option<Instant>; 7]>,
 }
 
+/// Key of a limit.
+fn key(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Connections => "strangers.connections",
+        Limit::Handshakes => "strangers.handshakes",
+        Limit::NewUsers => "strangers.new_users",
+        Limit::Registers => "strangers.registers",
+    }
+}
+
 /// Least interval between two lines about one cause.
 const LOG_INTERVAL: TimeSpan = TimeSpan::from_secs(60);
 
@@ -57,12 +67,9 @@ impl StrangerWatch {
     }
 
     /// Takes `strangers.*` of this configuration. A limit that it switches on or off stays, because connections that
-    /// are there are counted, or not, from their begin.
-    pub fn reload(&self, config: &Config) {
-        for limit in self.strangers.set_limits(config.stranger_limits()) {
-            let setting = format!("strangers.{}", limit.name());
-            tracing::warn!(setting, "change of strangers ignored; restart to switch this limit on or off");
-        }
+    /// are there are counted, or not, from their begin. Returns the keys of those.
+    pub fn reload(&self, config: &Config) -> Vec<&'static str> {
+        self.strangers.set_limits(config.stranger_limits()).into_iter().map(key).collect()
     }
 
     /// Forgets some of the addresses that hold nothing, and logs refusals: for each limit and each rule of access the
@@ -106,7 +113,7 @@ impl StrangerWatch {
 mod tests {
     use std::net::IpAddr;
 
-    use shards::strangers::{Access, Limit, StrangerLimits};
+    use shards::strangers::{Access, StrangerLimits};
 
     use super::*;
     use crate::config::Sources;
@@ -179,7 +186,8 @@ mod tests {
         let watch = watch(first.stranger_limits());
         let enter = |address: &str| watch.strangers.enter(address.parse().unwrap(), at(0));
         assert!(enter("192.0.2.1").is_ok() && enter("192.0.2.1").is_err());
-        watch.reload(&config(&["strangers.connections=2", "strangers.exempt=10.0.0.0/8", "strangers.registers=1"]));
+        let new = ["strangers.connections=2", "strangers.exempt=10.0.0.0/8", "strangers.registers=1"];
+        assert_eq!(watch.reload(&config(&new)), ["strangers.registers"]);
         assert!(enter("192.0.2.1").is_ok() && enter("192.0.2.1").is_err());
         assert!((0..9).all(|_| enter("10.1.2.3") == Ok(None)));
         let stranger = enter("192.0.2.2").unwrap().unwrap();

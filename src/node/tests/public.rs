@@ -59,7 +59,8 @@ fn authorities_of_senders_are_not_taken_while_a_public_port_is_open() {
     let closed = [&listen[..], &["public.listen=none", "endpoint.tls.listen=127.0.0.1:0", &cert, &key]].concat();
     let said = running.reload(&config(dir.path(), &[&closed[..], &[&ca]].concat())).unwrap_err().to_string();
     assert!(said.contains("endpoint.tls.client_ca") && said.ends_with("; restart murre"), "{said}");
-    running.reload(&config(dir.path(), &closed)).unwrap();
+    let waiting = running.reload(&config(dir.path(), &closed)).unwrap();
+    assert_eq!(waiting, ["endpoint.tls.listen", "public.listen"]);
     running.stop().unwrap();
 }
 
