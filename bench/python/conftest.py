@@ -1,6 +1,7 @@
 """One real server process for each test that asks for one."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -99,6 +100,15 @@ class Server:
         values = [line.split()[1] for line in lines if line.startswith(starts)]
         assert values, f"there is no number {name} in the metrics"
         return sum(int(value) for value in values)
+
+    def put_broadcasts(self, **versions):
+        """As the operator, who has the token of the data directory."""
+        token = (self.directory / "data" / "keys" / "admin").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(
+            self.url("admin") + "/broadcasts", json.dumps(versions).encode(), headers, method="PUT"
+        )
+        urllib.request.urlopen(request, timeout=60).close()
 
     def wait_for_number(self, name, wanted, seconds=60):
         deadline = time.monotonic() + seconds

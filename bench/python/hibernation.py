@@ -141,7 +141,7 @@ class HibernatingServer(Server):
         return [line for line in self.log().splitlines() if re.search(r"(WARN|ERROR).*hibernat", line)]
 
     def broadcast(self, version):
-        self.http.put(self.url("admin") + "/broadcasts", json={BROADCAST: version}, timeout=PATIENCE).raise_for_status()
+        self.put_broadcasts(**{BROADCAST: version})
 
     def is_live(self, *streams):
         """Whether the kernel has each of these connections."""

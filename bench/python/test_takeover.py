@@ -253,10 +253,7 @@ def test_clients_that_come_back_on_new_connections_stay_there(server, moment):
 
 
 def test_broadcasts_reach_sessions_of_the_next_process_when_they_change(server):
-    def put(**versions):
-        url = server.url("admin") + "/broadcasts"
-        server.http.put(url, json=versions, timeout=PATIENCE).raise_for_status()
-
+    put = server.put_broadcasts
     put(**{BROADCAST: "v1", OTHER: "w1"})
     with (
         opened(server, broadcasts={BROADCAST: "v1"}) as told,
@@ -477,8 +474,7 @@ def unfinished(client):
 def talkative(client):
     """These broadcasts are larger than a record."""
     versions = {f"tests/{number}" * 10: "new" for number in range(20)}
-    url = client.server.url("admin") + "/broadcasts"
-    client.server.http.put(url, json=versions, timeout=PATIENCE).raise_for_status()
+    client.server.put_broadcasts(**versions)
     client.say(messageType="broadcast_subscribe", broadcasts=dict.fromkeys(versions, "old"))
     assert client.text("broadcast")["broadcasts"] == versions
 

@@ -81,10 +81,12 @@ impl Metrics {
     }
 }
 
-/// Sets a broadcast value, so that there is one to subscribe to.
-pub fn set_broadcast(admin: SocketAddr, id: &str, version: &str) -> io::Result<()> {
+/// Sets a broadcast value, so that there is one to subscribe to. `token`: the content of `keys/admin` of the data
+/// directory of the server.
+pub fn set_broadcast(admin: SocketAddr, token: &str, id: &str, version: &str) -> io::Result<()> {
     let body = serde_json::json!({ id: version }).to_string();
     let request = Request::new("PUT", "/broadcasts").header("Host", &admin.to_string());
+    let request = request.header("Authorization", &format!("Bearer {}", token.trim()));
     match exchange(admin, &request.header("Content-Type", "application/json").body(body))?.status {
         200..300 => Ok(()),
         other => Err(io::Error::other(format!("PUT /broadcasts answered {other}"))),

@@ -88,6 +88,16 @@ impl Server {
         (self.ip, 8083).into()
     }
 
+    /// File with the token of its operator.
+    pub fn admin_token_file(&self) -> PathBuf {
+        self.data.join("keys/admin")
+    }
+
+    /// Token of its operator.
+    pub fn admin_token(&self) -> io::Result<String> {
+        std::fs::read_to_string(self.admin_token_file())
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

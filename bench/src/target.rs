@@ -46,6 +46,10 @@ pub struct Target {
     /// Address of murre's metrics; without it no counter of the server is shown.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
+    /// File with the token of the operator, `keys/admin` of the data directory of the server: for scenarios that set a
+    /// broadcast.
+    #[arg(long, value_name = "FILE")]
+    pub admin_token: Option<PathBuf>,
     /// User agents.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub sessions: usize,

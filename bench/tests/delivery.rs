@@ -390,8 +390,8 @@ fn browsers_may_post_from_any_origin() {
 #[test]
 fn broadcasts_are_told_when_they_differ() {
     let world = World::start();
-    let admin = world.server.admin();
-    let set = |version| murre_bench::metrics::set_broadcast(admin, "tests/one", version).unwrap();
+    let (admin, token) = (world.server.admin(), world.server.admin_token().unwrap());
+    let set = |version| murre_bench::metrics::set_broadcast(admin, &token, "tests/one", version).unwrap();
     set("v1");
     let subscribe = |version: &str| json!({"messageType": "broadcast_subscribe", "broadcasts": {"tests/one": version}});
     let (mut agent, mut second) = (world.agent(None), world.agent(None));

@@ -38,6 +38,7 @@ impl Fleet {
             tls_name: String::new(),
             endpoint: world.server.endpoint().into(),
             admin: None,
+            admin_token: None,
             sessions,
             ramp: Ramp { ramp: 128, ramp_rate: None },
             pids: Vec::new(),
@@ -337,7 +338,8 @@ fn some_leave_while_others_connect_and_the_server_knows_how_many_are_there() {
 #[test]
 fn each_action_has_its_answer() {
     let world = World::start();
-    metrics::set_broadcast(world.server.admin(), "test/fleet", "v1").unwrap();
+    let token = world.server.admin_token().unwrap();
+    metrics::set_broadcast(world.server.admin(), &token, "test/fleet", "v1").unwrap();
     let broadcast = Some("test/fleet".to_owned());
     let mut fleet = Fleet::new(&world, 700, Plan { broadcast, ..plan(1) });
     assert!(!fleet.driver.agents.ping(0) && !fleet.driver.agents.register(0), "nobody is there");

@@ -19,7 +19,7 @@ use store::scylla::operator::Operator;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};
-use crate::config::Config;
+use crate::config::{Config, Secret};
 use crate::node::{self, BackupCopy, NodeError, is_backup_name};
 
 /// Arguments of this command.
@@ -210,8 +210,10 @@ fn ask_server(config: &Config, name: &str) -> Result<String, NodeError> {
     let Some(address) = config.admin.listen.first() else {
         return Err(NodeError::Backup("the server that runs has no admin.listen, through which it could be asked"));
     };
+    // Only who may read the data directory may ask.
+    let token = node::admin_token(&config.data_dir)?;
     let no_server = |error| NodeError::NoServer { data: config.data_dir.clone(), address: *address, error };
-    let answer = put_backup(*address, name).map_err(no_server)?;
+    let answer = put_backup(*address, &token, name).map_err(no_server)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     match head.split(' ').nth(1) {
         Some("201") => Ok(format!("made by the running server: {body}")),
@@ -225,11 +227,14 @@ fn ask_server(config: &Config, name: &str) -> Result<String, NodeError> {
 }
 
 /// Requests a backup from the admin server at this address and returns its response.
-fn put_backup(address: SocketAddr, name: &str) -> io::Result<String> {
+fn put_backup(address: SocketAddr, token: &Secret, name: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIME_MAX)?;
     stream.set_read_timeout(Some(BACKUP_TIME_MAX))?;
-    let head =
-        format!("PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    let token = token.reveal();
+    let head = format!(
+        "PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
     stream.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
@@ -261,12 +266,19 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_be_asked_for_a_backup_is_said_to_be_unreachable() {
-        let sets = vec!["admin.listen=127.0.0.1:1".to_owned(), "data_dir=/data".to_owned()];
+        let dir = tempfile::tempdir().unwrap();
+        let sets = vec!["admin.listen=127.0.0.1:1".to_owned(), format!("data_dir={}", dir.path().display())];
         let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
+        let said = ask_server(&config, "one").unwrap_err().to_string();
+        assert!(said.contains("keys/admin") && said.contains("make data_dir writable"), "no token: {said}");
+        std::fs::create_dir(dir.path().join("keys")).unwrap();
+        std::fs::write(dir.path().join("keys/admin"), "a-token-of-the-operator\n").unwrap();
         let fault = ask_server(&config, "one").unwrap_err();
         let said = fault.to_string();
-        let start = "cannot ask the server that has /data for a backup: no answer at admin.listen = 127.0.0.1:1: ";
-        assert!(said.starts_with(start) && said.contains("Connection refused"), "{said}");
+        let dir = dir.path().display();
+        let start =
+            format!("cannot ask the server that has {dir} for a backup: no answer at admin.listen = 127.0.0.1:1: ");
+        assert!(said.starts_with(&start) && said.contains("Connection refused"), "{said}");
         assert!(said.contains("--config") && said.ends_with("or stop the server"), "{said}");
         assert_eq!(fault.status(), status::FAILED);
     }

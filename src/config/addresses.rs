@@ -26,7 +26,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 
 /// Every listener that this configuration opens, with its key.
 fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
-    let Config { websocket, endpoint, public, node, admin, roles, .. } = config;
+    let Config { websocket, endpoint, public, node, admin, metrics, roles, .. } = config;
     let (shared, public, public_http) = (config.shared_listen(), public.listen(), public.http_listen());
     // One listener serves both of their ports.
     let endpoint_listen: Vec<_> = endpoint.listen.iter().copied().filter(|one| !shared.contains(one)).collect();
@@ -41,6 +41,7 @@ fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
         ("node.tls.listen", &node.tls.listen, roles.connect),
         ("admin.listen", &admin.listen, true),
         ("admin.tls.listen", &admin.tls_listen, true),
+        ("metrics.listen", &metrics.listen, true),
     ];
     let open = settings.into_iter().filter(|(_, _, is_open)| *is_open);
     open.flat_map(|(key, addresses, _)| addresses.iter().map(move |address| (key, *address))).collect()

@@ -45,17 +45,17 @@ pub use protocol::webpush::endpoint::TokenForm;
 
 pub use self::tls::Pair;
 pub use error::ConfigError;
-pub use key::{Key, Live};
 pub use hibernate::HIBERNATE_AFTER;
-pub use parse::Secret;
-pub use reload::{Reloaded, Written};
+pub use key::{Key, Live};
+pub use parse::{Secret, Written};
+pub use reload::Reloaded;
 pub use scylla::shared_store_faults;
 pub use setting::Origin;
 pub use settings::{
     Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
-    DrainMode, Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, MinVersion, Node,
-    NodeTls, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store, StoreKind,
-    Strangers, UnknownName, WebSocket,
+    DrainMode, Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, Metrics,
+    MinVersion, Node, NodeTls, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store,
+    StoreKind, Strangers, UnknownName, WebSocket,
 };
 pub use sources::Sources;
 pub(crate) use words::nearest_of;
@@ -67,15 +67,19 @@ impl Config {
     /// The first thing that is wrong, in one sentence that names the source, the key and what is allowed.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let mut config = Config::blank();
-        let mut written = Written::defaults();
+        let mut written = Written::default();
         for key in keys::KEYS {
+            let default = parse::Raw::one(key.default);
             // Invariant: a test sets every default; none of them is refused.
-            (key.set)(&mut config, &parse::Raw::one(key.default)).expect("the default of a key is a value of it");
+            (key.set)(&mut config, &default).expect("the default of a key is a value of it");
+            written.0.push(default);
         }
         for setting in sources.settings()? {
             let key = keys::find(&setting.name, &setting.origin)?;
             (key.set)(&mut config, &setting.value).ok_or_else(|| ConfigError::bad_value(key, &setting))?;
-            written.take(setting);
+            if let Some(at) = reload::place(key.name) {
+                written.0[at] = setting.value;
+            }
         }
         config.written = written;
         config.check()?;
@@ -117,6 +121,7 @@ impl Config {
             acme: Acme::default(),
             node: Node::default(),
             admin: Admin::default(),
+            metrics: Metrics::default(),
             broadcast: Broadcast::default(),
             simplepush: SimplePush::default(),
             bridge: Bridge::default(),

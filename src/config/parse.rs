@@ -59,6 +59,16 @@ impl Raw {
     }
 }
 
+/// The value of every key as its last source had it, in the order of the table of keys. Never shown: some are secret.
+#[derive(Clone, Default)]
+pub struct Written(pub(super) Vec<Raw>);
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Written(..)")
+    }
+}
+
 /// A text that is never shown: a key or a token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);

@@ -92,7 +92,7 @@ keys! {
 
     "admin.listen" ("admin" "ADDR") = "127.0.0.1:8083",
         ADDRESSES,
-        "Listen addresses of the admin page, health routes, metrics and PUT /broadcasts. They must not be public.",
+        "Listen addresses of the admin page, health routes, metrics, PUT /broadcasts and PUT /backups; changes need the token in keys/admin of data_dir. They must not be public.",
         |c, raw| { c.admin.listen = parse::addresses(raw)?; Some(()) };
     "admin.tls.listen" ("admin-tls" "ADDR") = "",
         ADDRESSES_OR_NONE,
@@ -100,8 +100,13 @@ keys! {
         |c, raw| { c.admin.tls_listen = parse::addresses(raw)?; Some(()) };
     "admin.hosts" = "",
         "host names as murre.internal, without ports, separated by commas, or nothing",
-        "Names by which admin.listen and admin.tls.listen can be called, beside localhost and every IP address; a request with another Host is answered 421.",
+        "Names by which admin.listen, admin.tls.listen and metrics.listen can be called, beside localhost and every IP address; a request with another Host is answered 421.",
         |c, raw| { c.admin.hosts = parse::host_names(raw)?; Some(()) };
+
+    "metrics.listen" ("metrics" "ADDR") = "",
+        ADDRESSES_OR_NONE,
+        "Listen addresses of metrics and health routes alone, which change nothing and ask for no password: for scrapers and health checks of other hosts. They must not be public.",
+        |c, raw| { c.metrics.listen = parse::addresses(raw)?; Some(()) };
 
     "shards.cores" ("cores" "LIST") = "all",
         "CPU numbers as 2-15,20, none twice, or all",

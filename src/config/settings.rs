@@ -16,8 +16,7 @@ use shards::strangers::Prefix;
 use store::scylla::options::Options;
 use tracing_subscriber::filter::Targets;
 
-use super::parse::Secret;
-use super::reload::Written;
+use super::parse::{Secret, Written};
 
 /// Maximum of `max_connections`.
 pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
@@ -42,6 +41,7 @@ pub struct Config {
     pub acme: Acme,
     pub node: Node,
     pub admin: Admin,
+    pub metrics: Metrics,
     pub broadcast: Broadcast,
     pub store: Store,
     pub delivery: Delivery,
@@ -67,6 +67,13 @@ pub struct Roles {
     pub connect: bool,
     /// Takes POSTs: the endpoint listener is open.
     pub endpoint: bool,
+}
+
+/// `metrics.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// Addresses that are only read; empty: none.
+    pub listen: Vec<SocketAddr>,
 }
 
 /// `shards.*`.

@@ -1,4 +1,5 @@
-//! The admin server: health routes (PROTOCOL.md 7.1), metrics, broadcasts, and a page to look at.
+//! The servers for operators and for metrics: health routes (PROTOCOL.md 7.1), metrics, broadcasts, backups, and a page
+//! to look at.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,10 +12,12 @@ use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use machine::stats::{Board, Kind, Meaning};
 use machine::upstream::BridgeKind;
+use protocol::webpush::key::BearerKeys;
 use serde_json::{Map, Value, json};
 use store::fault::FaultKind;
 use tokio::sync::Semaphore;
 
+use super::admin_server::Counted;
 use super::bridges::ProfileSnapshot;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
 use super::conditions::{ConditionState, worst, worst_trouble};
@@ -22,6 +25,7 @@ use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::process::Process;
 use super::{BackupFault, Host, MetricSources, broadcast_poller, metrics};
+use crate::config::Secret;
 use crate::health::Health;
 
 /// Everything a handler needs. Lives on the control plane.
@@ -34,21 +38,31 @@ pub(super) struct AdminState {
     own: Own,
     /// One permit: one backup at a time.
     backups: Arc<Semaphore>,
+    /// The token of the data directory. Without one, nothing that needs it is allowed.
+    operators: BearerKeys,
+    counted: Arc<Counted>,
 }
 
 impl AdminState {
-    /// `started` is when the process was; memory use is compared with that of now.
-    pub(super) fn new(sources: MetricSources, host: Arc<dyn Host>, own: Own, started: Instant) -> AdminState {
+    /// Made at the start of the process; memory use is compared with that of now.
+    pub(super) fn new(
+        sources: MetricSources,
+        host: Arc<dyn Host>,
+        own: Own,
+        (token, counted): (&Secret, Arc<Counted>),
+    ) -> AdminState {
         let sources = Arc::new(sources);
         let metrics = metrics::Metrics::new(Arc::clone(&sources), &own);
         AdminState {
             sources,
             host,
             metrics,
-            started,
+            started: Instant::now(),
             at_start: Process::read(),
             own,
             backups: Arc::new(Semaphore::new(1)),
+            operators: BearerKeys::new(&[token.reveal().to_owned()]),
+            counted,
         }
     }
 
@@ -59,22 +73,53 @@ impl AdminState {
     }
 }
 
-/// Every route of the admin listener.
+/// Every route of the listener for operators.
 pub(super) fn router(view: Arc<AdminState>) -> Router {
-    Router::new()
+    let pages = Router::new()
         .route("/", get(async || Html(PAGE)))
+        .route("/stats", get(stats))
+        .route("/broadcasts", get(list_broadcasts));
+    // Every user of the host can call: changes, and all that concerns one user, message or sender, belong here.
+    let guarded = Router::new()
+        .route("/broadcasts", put(set_broadcasts))
+        .route("/backups/{name}", put(backup))
+        .route_layer(axum::middleware::from_fn_with_state(Arc::clone(&view), require_token));
+    numbers_and_health()
+        .merge(pages)
+        .merge(guarded)
+        .layer(DefaultBodyLimit::max(BROADCASTS_BODY_BYTES_MAX))
+        .layer(axum::middleware::from_fn(refuse_pages))
+        .with_state(view)
+}
+
+/// Every route of `metrics.listen`: all of them are only read, and none concerns one user, message or sender.
+pub(super) fn read_only(view: Arc<AdminState>) -> Router {
+    numbers_and_health().with_state(view)
+}
+
+fn numbers_and_health() -> Router<Arc<AdminState>> {
+    Router::new()
         .route("/status", get(status))
         .route("/health", get(health))
         .route("/__heartbeat__", get(health))
         .route("/__lbheartbeat__", get(load_balancer))
         .route("/__version__", get(version))
         .route("/metrics", get(prometheus))
-        .route("/stats", get(stats))
-        .route("/broadcasts", get(list_broadcasts).put(set_broadcasts))
-        .route("/backups/{name}", put(backup))
-        .layer(DefaultBodyLimit::max(BROADCASTS_BODY_BYTES_MAX))
-        .layer(axum::middleware::from_fn(refuse_pages))
-        .with_state(view)
+}
+
+/// Refuses requests without the token of the data directory.
+async fn require_token(
+    State(view): State<Arc<AdminState>>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response {
+    let field = request.headers().get(header::AUTHORIZATION).map(header::HeaderValue::as_bytes);
+    if !view.operators.allow(field) {
+        view.counted.count(|stats| stats.admin_unauthorized += 1);
+        let error = json!({ "error": "show the token in keys/admin of data_dir: Authorization: Bearer TOKEN" });
+        return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], Json(error)).into_response();
+    }
+    next.run(request).await
 }
 
 /// Refuses changes from pages in an operator's browser. A browser sends the origin of a page with every PUT (Fetch

@@ -1,17 +1,19 @@
-//! The connections of the admin listener: their number, the time that each may take, and the host names that the
-//! listener answers to.
+//! The connections of the listeners for operators and for metrics: their number, the time that each may take, and the
+//! host names that the listeners answer to.
 //!
-//! The admin listener asks for no password, and it shares the descriptors of the process with the store. [`LIMITS`]
-//! therefore bounds every connection, and a connection serves one request. A page in an operator's browser could reach
-//! the listener by a name that the page's owner has pointed at it (DNS rebinding); [`Hosts`] refuses such names.
+//! Every user of the host reaches these listeners, and they share the descriptors of the process with the store.
+//! [`LIMITS`] therefore bounds every connection, and a connection serves one request. Where there are too many, the one
+//! that has waited for its caller for longest gives way. A page in an operator's browser could reach the listener by a
+//! name that the page's owner has pointed at it (DNS rebinding); [`Hosts`] refuses such names.
 //!
 //! Lives on: the control plane.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -30,26 +32,29 @@ use protocol::wire::percent::decode_unreserved;
 use tls::{ACME_TLS, First, ServerTls};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
 counters! {
     /// Numbers of the admin listener.
     pub struct AdminStats {
-        counter admin_refused: "Connections to the admin listeners closed at once because there were too many.",
+        counter admin_refused: "Connections to the listeners for operators and metrics closed at once because each of the others had a request under way.",
+        counter admin_evicted: "Connections to the listeners for operators and metrics closed because there were too many and they had waited for their caller for longest.",
+        counter admin_unauthorized: "Requests to the listeners for operators answered 401 because they did not show the token of the data directory.",
         counter admin_timeouts: "Connections to the admin listeners closed because a request or its response took too long.",
         counter admin_tls_handshakes_failed: "Connections to admin.tls.listen that ended in their handshake, or whose handshake took too long.",
         counter admin_tls_not_tls: "Connections to admin.tls.listen whose first bytes are not a TLS record.",
         counter admin_hosts_refused: "Requests to the admin listeners answered 421 because their Host is not in admin.hosts.",
         counter admin_accept_errors: "Connections to the admin listeners that could not be accepted: no descriptor is left, most likely.",
-        gauge admin_connections: "Connections to the admin listeners, handshakes included.",
+        gauge admin_connections: "Connections to the listeners for operators and metrics, handshakes included.",
     }
 }
 
 /// Every bound of the admin listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections of all admin listeners together. Refuse: closed at once.
+    /// Connections of all listeners of one server together. Shed: the one that has waited for its caller for longest.
+    /// Refuse, while each has a request under way: closed at once.
     pub connections: usize,
     /// From accept, or the end of the handshake, to the end of the request's head. Refuse: closed.
     pub head_time: Duration,
@@ -155,34 +160,100 @@ impl LogLimiter {
 /// Shortest time between two lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The admin server of all its listeners.
+/// Numbers of all servers for operators and metrics.
+pub(super) struct Counted {
+    stats: Mutex<AdminStats>,
+    board: Arc<Board>,
+}
+
+impl Default for Counted {
+    fn default() -> Counted {
+        Counted { stats: Mutex::default(), board: Arc::new(Board::new(&[AdminStats::MEANINGS])) }
+    }
+}
+
+impl Counted {
+    pub fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
+    /// Changes a number and shows all of them.
+    pub fn count(&self, change: impl FnOnce(&mut AdminStats)) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut stats);
+        stats.write_to(&self.board, 0);
+    }
+}
+
+/// Places of the connections of a server, by their age.
+struct Places {
+    max: usize,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    by_age: BTreeMap<u64, Arc<Place>>,
+}
+
+/// One connection.
+#[derive(Default)]
+struct Place {
+    /// True while its request is answered. Before and after that it waits for its caller.
+    is_busy: AtomicBool,
+    evicted: Notify,
+}
+
+impl Places {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place, perhaps that of the oldest connection that waits for its caller; true if so. `None` if there is
+    /// none.
+    fn take(&self) -> Option<(u64, Arc<Place>, bool)> {
+        let mut open = self.open();
+        let is_full = open.by_age.len() >= self.max;
+        if is_full {
+            let waits = |(_, place): &(&u64, &Arc<Place>)| !place.is_busy.load(Ordering::Relaxed);
+            let oldest = open.by_age.iter().find(waits).map(|(number, _)| *number)?;
+            if let Some(place) = open.by_age.remove(&oldest) {
+                place.evicted.notify_one();
+            }
+        }
+        let (number, place) = (open.next, Arc::<Place>::default());
+        open.next += 1;
+        open.by_age.insert(number, Arc::clone(&place));
+        Some((number, place, is_full))
+    }
+
+    fn give(&self, number: u64) {
+        self.open().by_age.remove(&number);
+    }
+}
+
+/// The server of some listeners.
 pub(super) struct AdminServer {
     service: TowerToHyperService<Router>,
     hosts: Hosts,
     limits: Limits,
-    places: Arc<Semaphore>,
-    stats: Mutex<AdminStats>,
-    board: Arc<Board>,
+    places: Places,
+    counted: Arc<Counted>,
     accepts: LogLimiter,
 }
 
 impl AdminServer {
-    /// A server of these routes, that writes its numbers to `board`.
-    pub fn new(router: Router, hosts: Hosts, limits: Limits, board: Arc<Board>) -> AdminServer {
+    /// A server of these routes.
+    pub fn new(router: Router, hosts: Hosts, limits: Limits, counted: Arc<Counted>) -> AdminServer {
         AdminServer {
             service: TowerToHyperService::new(router),
             hosts,
             limits,
-            places: Arc::new(Semaphore::new(limits.connections)),
-            stats: Mutex::default(),
-            board,
+            places: Places { max: limits.connections, open: Mutex::default() },
+            counted,
             accepts: LogLimiter::default(),
         }
-    }
-
-    /// The board of an admin server.
-    pub fn board() -> Arc<Board> {
-        Arc::new(Board::new(&[AdminStats::MEANINGS]))
     }
 
     /// Accepts and serves connections for ever.
@@ -196,19 +267,28 @@ impl AdminServer {
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let Some((number, place, has_evicted)) = self.places.take() else {
                 self.count(|stats| stats.admin_refused += 1);
                 continue;
             };
-            self.count(|_| {});
+            self.count(|stats| {
+                stats.admin_evicted += u64::from(has_evicted);
+                stats.admin_connections += 1;
+            });
             let (server, handshake) = (Arc::clone(&self), handshake.clone());
             tokio::spawn(async move {
-                match handshake {
-                    Some(handshake) => server.serve_over_tls(stream, &handshake).await,
-                    None => server.serve(stream).await,
+                let serve = async {
+                    match handshake {
+                        Some(handshake) => server.serve_over_tls(stream, &handshake, &place).await,
+                        None => server.serve(stream, &place).await,
+                    }
+                };
+                tokio::select! {
+                    () = serve => {}
+                    () = place.evicted.notified() => {}
                 }
-                drop(place);
-                server.count(|_| {});
+                server.places.give(number);
+                server.count(|stats| stats.admin_connections = stats.admin_connections.saturating_sub(1));
             });
         }
     }
@@ -222,11 +302,11 @@ impl AdminServer {
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 
-    async fn serve_over_tls(&self, stream: TcpStream, handshake: &Handshake) {
+    async fn serve_over_tls(&self, stream: TcpStream, handshake: &Handshake, place: &Place) {
         // A silent caller has a place, so TLS gives it no more time than a plain listener does.
         let within = handshake.within.min(self.limits.head_time);
         match tokio::time::timeout(within, self.shake(stream, handshake)).await {
-            Ok(Ok(Some(stream))) => self.serve(stream).await,
+            Ok(Ok(Some(stream))) => self.serve(stream, place).await,
             Ok(Ok(None)) => {}
             Ok(Err(error)) => {
                 tracing::debug!(%error, "admin handshake failed");
@@ -271,10 +351,10 @@ impl AdminServer {
         Ok((!is_challenge).then_some(stream))
     }
 
-    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
+    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send, place: &Place) {
         // A backup takes as long as the store is large.
         let backups = AtomicUsize::new(0);
-        let service = service_fn(|request: Request<Incoming>| self.answer(request, &backups));
+        let service = service_fn(|request: Request<Incoming>| self.answer(request, &backups, place));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.head_time)
@@ -296,6 +376,7 @@ impl AdminServer {
         &self,
         mut request: Request<Incoming>,
         backups: &AtomicUsize,
+        place: &Place,
     ) -> Result<Response, std::convert::Infallible> {
         if let Some(host) = self.hosts.stranger(&request) {
             self.count(|stats| stats.admin_hosts_refused += 1);
@@ -305,17 +386,15 @@ impl AdminServer {
         *request.uri_mut() = decoded(request.uri());
         let waits = usize::from(request.uri().path().starts_with("/backups/"));
         backups.fetch_add(waits, Ordering::Relaxed);
+        place.is_busy.store(true, Ordering::Relaxed);
         let response = self.service.call(request).await;
+        place.is_busy.store(false, Ordering::Relaxed);
         backups.fetch_sub(waits, Ordering::Relaxed);
         response
     }
 
-    /// Changes a number and shows all of them.
     fn count(&self, change: impl FnOnce(&mut AdminStats)) {
-        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut stats);
-        stats.admin_connections = (self.limits.connections - self.places.available_permits()) as u64;
-        stats.write_to(&self.board, 0);
+        self.counted.count(change);
     }
 }
 
@@ -345,7 +424,7 @@ mod tests {
         };
         let handshake = Handshake { tls: ServerTls::new(settings).unwrap(), within: 60 * LONG };
         let limits = Limits { connections: 1, head_time: Duration::from_millis(100), time: LONG };
-        let server = AdminServer::new(Router::new(), Hosts::default(), limits, AdminServer::board());
+        let server = AdminServer::new(Router::new(), Hosts::default(), limits, Arc::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let running = tokio::spawn(Arc::new(server).run(listener, Some(handshake)));
@@ -353,6 +432,22 @@ mod tests {
         let ended = tokio::time::timeout(LONG, silent.read(&mut [0; 16])).await;
         assert_eq!(ended.expect("closed by the server").unwrap(), 0);
         running.abort();
+    }
+
+    #[test]
+    fn the_oldest_connection_that_waits_for_its_caller_gives_way() {
+        let places = Places { max: 3, open: Mutex::default() };
+        let taken: Vec<_> = (0..3).map(|_| places.take().unwrap()).collect();
+        assert_eq!(taken.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [0, 1, 2]);
+        taken[0].1.is_busy.store(true, Ordering::Relaxed);
+        let (number, newest, has_evicted) = places.take().unwrap();
+        assert!(has_evicted && number == 3);
+        let left = || places.open().by_age.keys().copied().collect::<Vec<_>>();
+        assert_eq!(left(), [0, 2, 3], "the first has a request under way");
+        [&taken[2].1, &newest].iter().for_each(|place| place.is_busy.store(true, Ordering::Relaxed));
+        assert!(places.take().is_none(), "each has a request under way");
+        places.give(2);
+        assert!(places.take().is_some_and(|(.., has_evicted)| !has_evicted));
     }
 
     #[test]

@@ -72,7 +72,8 @@ use std::time::{Duration, Instant};
 use machine::stats::Board;
 use tokio::sync::watch;
 
-use admin_server::{AdminServer, Handshake, Hosts};
+use crate::config::Secret;
+use admin_server::{AdminServer, Counted, Handshake, Hosts};
 use broadcast_poller::BroadcastPoller;
 use broadcasts::Broadcasts;
 use http_client::HttpClient;
@@ -107,15 +108,18 @@ pub struct OutgoingCalls {
     pub forward: Option<(Arc<ForwardQueue>, ForwardLimits)>,
 }
 
-/// Listeners for operators, and the names by which they may be called.
-#[derive(Default)]
+/// Listeners for operators and for metrics, and the names by which they may be called.
 pub struct Admin {
-    /// Bound listeners; none: there is no admin server.
+    /// Bound listeners for operators; none: there is no admin server.
     pub listeners: Vec<TcpListener>,
     /// Bound listeners with TLS.
     pub tls: Option<AdminTls>,
+    /// Bound listeners that are only read.
+    pub metrics: Vec<TcpListener>,
     /// `admin.hosts`.
     pub hosts: Vec<String>,
+    /// Token of operators.
+    pub token: Secret,
 }
 
 /// Listeners for operators over TLS.
@@ -132,6 +136,7 @@ pub struct AdminTls {
 pub struct ControlPlane {
     admin: Vec<SocketAddr>,
     admin_tls: Vec<SocketAddr>,
+    metrics: Vec<SocketAddr>,
     signals: mpsc::Receiver<Signal>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -272,17 +277,18 @@ impl ControlPlane {
     ) -> std::io::Result<ControlPlane> {
         let ControlPlaneBuilder { runtime, signals, lease, came, broadcasts, poller, caller, .. } = builder;
         let ControlPlaneBuilder { forward, peers, bridges, clock_monitor, redirects, acme, .. } = builder;
-        let Admin { listeners, tls, hosts } = admin;
+        let Admin { listeners, tls, metrics: read_only, hosts, token } = admin;
         let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
         let admin_tls: std::io::Result<Vec<_>> = tls.as_ref().map_or(Ok(Vec::new()), |tls| addresses(&tls.listeners));
-        let (admin, admin_tls) = (admin?, admin_tls?);
-        let served = {
+        let metrics: std::io::Result<Vec<_>> = addresses(&read_only);
+        let (admin, admin_tls, metrics) = (admin?, admin_tls?, metrics?);
+        let (served, read) = {
             let _inside = runtime.enter();
-            attend_all(listeners, tls)?
+            (attend_all(listeners, tls)?, attend_all(read_only, None)?)
         };
         broadcasts.attach(Arc::clone(&host));
-        let board = AdminServer::board();
+        let counted = Arc::<Counted>::default();
         let boards = [
             poller.as_ref().map(BroadcastPoller::board),
             caller.as_ref().map(wake_up::WakeUpSender::board),
@@ -290,7 +296,7 @@ impl ControlPlane {
             clock_monitor.as_ref().map(ClockMonitor::board),
             lease.as_ref().map(Lease::board),
             redirects.as_ref().map(Redirects::board),
-            Some(Arc::clone(&board)),
+            Some(counted.board()),
         ];
         if let Some(redirects) = redirects {
             let _inside = runtime.enter();
@@ -304,9 +310,12 @@ impl ControlPlane {
         let (stop, stopped) = watch::channel(false);
         let (crowd, certificates) = (sources.shards.clone(), Arc::clone(&sources.certificates));
         let (looking, leasing, renewing) = (Arc::clone(&host), Arc::clone(&host), Arc::clone(&host));
-        let view = Arc::new(admin::AdminState::new(sources, host, own, Instant::now()));
+        let view = Arc::new(admin::AdminState::new(sources, host, own, (&token, Arc::clone(&counted))));
         let limits = admin_server::LIMITS.within(shards::ring::nofile_limit());
-        let server = Arc::new(AdminServer::new(admin::router(view), Hosts::new(hosts), limits, board));
+        let hosts = Hosts::new(hosts);
+        // Apart, so that strangers at one of them take no place of the other.
+        let server = |router| Arc::new(AdminServer::new(router, hosts.clone(), limits, Arc::clone(&counted)));
+        let servers = [(served, server(admin::router(Arc::clone(&view)))), (read, server(admin::read_only(view)))];
         let body = move || {
             let _inside = runtime.enter();
             tokio::spawn(memory_trim::watch(crowd));
@@ -336,10 +345,10 @@ impl ControlPlane {
                 None => drop(came),
             }
             tokio::spawn(refresh(looking));
-            runtime.block_on(run(served, server, stopped));
+            runtime.block_on(run(servers, stopped));
         };
         let thread = std::thread::Builder::new().name("control-plane".to_owned()).spawn(body)?;
-        Ok(ControlPlane { admin, admin_tls, signals, stop, thread: Some(thread) })
+        Ok(ControlPlane { admin, admin_tls, metrics, signals, stop, thread: Some(thread) })
     }
 
     /// Returns the addresses of the admin server.
@@ -350,6 +359,11 @@ impl ControlPlane {
     /// Returns the addresses of the admin server over TLS.
     pub fn admin_tls(&self) -> &[SocketAddr] {
         &self.admin_tls
+    }
+
+    /// Returns the addresses of the server of metrics.
+    pub fn metrics(&self) -> &[SocketAddr] {
+        &self.metrics
     }
 
     /// One for every signal.
@@ -369,10 +383,7 @@ impl Drop for ControlPlane {
 }
 
 /// The listeners of the admin server, those over TLS with their handshake.
-fn attend_all(
-    plain: Vec<TcpListener>,
-    tls: Option<AdminTls>,
-) -> std::io::Result<Vec<(tokio::net::TcpListener, Option<Handshake>)>> {
+fn attend_all(plain: Vec<TcpListener>, tls: Option<AdminTls>) -> std::io::Result<Attended> {
     let plain = plain.into_iter().map(|listener| (listener, None));
     let over_tls = tls.into_iter().flat_map(|AdminTls { listeners, tls, handshake_timeout }| {
         let with = move |listener| (listener, Some(Handshake { tls: tls.clone(), within: handshake_timeout }));
@@ -387,14 +398,15 @@ fn attend(listener: TcpListener) -> std::io::Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::from_std(listener)
 }
 
+/// Listeners, those over TLS with their handshake.
+type Attended = Vec<(tokio::net::TcpListener, Option<Handshake>)>;
+
 /// Serves until told to stop. Connections that are open then are dropped with the runtime.
-async fn run(
-    listeners: Vec<(tokio::net::TcpListener, Option<Handshake>)>,
-    server: Arc<AdminServer>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    for (listener, handshake) in listeners {
-        tokio::spawn(Arc::clone(&server).run(listener, handshake));
+async fn run(servers: [(Attended, Arc<AdminServer>); 2], mut stopped: watch::Receiver<bool>) {
+    for (listeners, server) in servers {
+        for (listener, handshake) in listeners {
+            tokio::spawn(Arc::clone(&server).run(listener, handshake));
+        }
     }
     // An error means that the control plane was dropped; either way it is over.
     let _ = stopped.wait_for(|stop| *stop).await;

@@ -46,7 +46,10 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &BaseUrl, (shards, cpus
     for address in
         config.admin.listen.iter().chain(&config.admin.tls_listen).filter(|address| is_reachable(address.ip()))
     {
-        tracing::warn!(%address, "admin listener left open to other hosts; it asks for no password: set admin.listen");
+        tracing::warn!(%address, "admin listener left open to other hosts; it is for operators: set admin.listen");
+    }
+    for address in config.metrics.listen.iter().filter(|address| is_reachable(address.ip())) {
+        tracing::warn!(%address, "metrics listener left open to other hosts; it asks for no password: set metrics.listen");
     }
 }
 
@@ -94,6 +97,7 @@ mod tests {
             (&["forward.enabled=true"], local, (1, 1), "forward endpoints left open to anybody"),
             (&["admin.listen=0.0.0.0:1"], local, (1, 1), "address=0.0.0.0:1"),
             (&["admin.listen=[2001:db8::1]:1"], local, (1, 1), "admin listener left open"),
+            (&["metrics.listen=[2001:db8::1]:1"], local, (1, 1), "metrics listener left open"),
         ] {
             let said = said(sets, url, shards);
             assert!(said.len() == 1 && said[0].contains(wanted), "{wanted}: {said:?}");

@@ -14,6 +14,10 @@ use super::data_dir::{DataDir, fault, make_dir};
 use super::error::NodeError;
 use super::storage::Storage;
 
+/// Backups in the data directory, unfinished ones included: each takes the room of the store. Refuse: another is not
+/// made.
+const BACKUPS_MAX: usize = 32;
+
 /// A finished copy.
 #[derive(Clone, Debug)]
 pub struct BackupCopy {
@@ -44,6 +48,10 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Backu
     }
     make_dir(&backups)?;
     let draft = backups.join(format!("{name}.part"));
+    let others = fs::read_dir(&backups).map_err(|error| fault(&backups, "list", error))?;
+    if others.flatten().filter(|other| other.path() != draft).count() >= BACKUPS_MAX {
+        return Err(NodeError::Backup("there are 32 backups in the data directory: move some of them off this host"));
+    }
     if draft.exists() {
         fs::remove_dir_all(&draft).map_err(|error| fault(&draft, "remove", error))?;
     }
@@ -103,4 +111,30 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), NodeError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Sources};
+
+    #[test]
+    fn backups_are_bounded_in_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let sets = vec![format!("data_dir={}", dir.path().display())];
+        let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
+        let make = |name: &str| backup_unused(&config, name);
+        make("first").unwrap();
+        for number in 1..BACKUPS_MAX - 1 {
+            fs::create_dir(dir.path().join("backups").join(number.to_string())).unwrap();
+        }
+        // What an earlier try of the same name has left is replaced, and does not count.
+        fs::create_dir(dir.path().join("backups/last.part")).unwrap();
+        make("last").unwrap();
+        let said = make("more").unwrap_err().to_string();
+        assert!(said.contains(&BACKUPS_MAX.to_string()) && said.contains("move some of them"), "{said}");
+        assert!(!dir.path().join("backups/more.part").exists(), "nothing is begun");
+        fs::remove_dir_all(dir.path().join("backups/first")).unwrap();
+        make("more").unwrap();
+    }
 }

@@ -25,6 +25,8 @@ pub struct Addresses {
     pub admin: Vec<SocketAddr>,
     /// Listeners for operators over TLS.
     pub admin_tls: Vec<SocketAddr>,
+    /// Listeners for metrics and health, which are only read.
+    pub metrics: Vec<SocketAddr>,
     /// Prefix of endpoint URLs.
     pub endpoint_url: String,
     /// URL by which user agents reach the node, `http` or `https` without a path.
@@ -57,6 +59,7 @@ impl Addresses {
         line("other nodes", "https", &self.node_tls);
         line("operators", "http", &self.admin);
         line("operators", "https", &self.admin_tls);
+        line("metrics", "http", &self.metrics);
         if [&self.endpoint, &self.endpoint_tls, &self.public].iter().any(|addresses| !addresses.is_empty()) {
             let _ = writeln!(text, "  endpoint URLs begin with {}", self.endpoint_url);
         }
@@ -118,6 +121,7 @@ mod tests {
             node_tls: vec!["10.0.0.1:8443".parse().unwrap()],
             admin: vec!["127.0.0.1:8083".parse().unwrap()],
             admin_tls: vec!["[::1]:9443".parse().unwrap()],
+            metrics: vec!["127.0.0.1:8084".parse().unwrap()],
             endpoint_url: "https://push.example.org".to_owned(),
             agent_url: "http://127.0.0.1:8080".to_owned(),
         };
@@ -133,6 +137,7 @@ mod tests {
             "  other nodes  https://10.0.0.1:8443/\n",
             "  operators    http://127.0.0.1:8083/\n",
             "  operators    https://[::1]:9443/\n",
+            "  metrics      http://127.0.0.1:8084/\n",
             "  endpoint URLs begin with https://push.example.org\n",
             "dom.push.serverURL to ws://127.0.0.1:8080/\n",
             "dom.push.testing.allowInsecureServerURL to true",

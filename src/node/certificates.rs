@@ -308,9 +308,11 @@ impl NodeTls {
     }
 
     /// Listeners of the control plane.
-    pub(super) fn admin(&self, config: &Config, AdminListeners { plain, tls: listeners }: AdminListeners) -> Admin {
+    pub(super) fn admin(&self, config: &Config, bound: AdminListeners, token: Secret) -> Admin {
+        let AdminListeners { plain, tls: listeners, metrics } = bound;
         let with = |tls| AdminTls { listeners, tls, handshake_timeout: config.tls.handshake_timeout };
-        Admin { listeners: plain, tls: self.public.clone().map(with), hosts: config.admin.hosts.clone() }
+        let (tls, hosts) = (self.public.clone().map(with), config.admin.hosts.clone());
+        Admin { listeners: plain, tls, metrics, hosts, token }
     }
 }
 

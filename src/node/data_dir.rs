@@ -5,6 +5,7 @@
 //! keys/crypto      Fernet key of endpoint tokens, unless endpoint.crypto_keys is set      0600
 //! keys/node        bearer key of the node API, unless node.keys is set                    0600
 //! keys/tickets     key of TLS tickets, unless tls.ticket_keys is set                      0600
+//! keys/admin       token of operators for changes through the admin listener               0600
 //! keys/placement   32 hex digits: the secret key of the placement hash                    0600
 //! acme/            account and certificates of an ACME authority, with `acme.agree`         0600
 //! store/           the embedded store
@@ -43,6 +44,8 @@ pub struct Keys {
     pub node: Vec<Secret>,
     /// Keys of TLS tickets; the first seals. Never empty.
     pub tickets: Vec<Secret>,
+    /// Token of operators.
+    pub admin: Secret,
     /// Key of the placement hash (ARCHITECTURE.md 8.1).
     pub placement: PlacementKey,
 }
@@ -146,8 +149,8 @@ impl DataDir {
     /// every endpoint URL that was handed out.
     pub fn known_keys(&self, config: &Config) -> Result<Keys, NodeError> {
         self.collect_keys(config, |path, kind| match kind {
-            // Nothing is orphaned: clients make a full handshake once.
-            KeyKind::Tickets => made(path, kind),
+            // Nothing is orphaned: clients make a full handshake once, and operators read the file.
+            KeyKind::Tickets | KeyKind::Admin => made(path, kind),
             KeyKind::Fernet | KeyKind::Bearer | KeyKind::Placement => Err(NodeError::NoKey { path: path.to_owned() }),
         })
     }
@@ -165,11 +168,24 @@ impl DataDir {
         let crypto = list(&config.endpoint.crypto_keys, "crypto", KeyKind::Fernet)?;
         let node = list(&config.node.keys, "node", KeyKind::Bearer)?;
         let tickets = list(&config.tls.ticket_keys, "tickets", KeyKind::Tickets)?;
+        let admin = kept(&dir.join(ADMIN), KeyKind::Admin, missing)?;
         let path = dir.join("placement");
         let placement = kept(&path, KeyKind::Placement, missing)?;
         let placement = unhex(placement.reveal()).ok_or(NodeError::Key { path })?;
-        Ok(Keys { crypto, node, tickets, placement: PlacementKey(placement) })
+        Ok(Keys { crypto, node, tickets, admin, placement: PlacementKey(placement) })
     }
+}
+
+/// Name of the file in `keys` with the token of operators.
+const ADMIN: &str = "admin";
+
+/// Reads the token with which an operator asks the server that has this data directory.
+///
+/// # Errors
+/// [`NodeError::DataDir`]: this user may not read it, or no server has made it. [`NodeError::Key`]: it is none.
+pub fn admin_token(data_dir: &Path) -> Result<Secret, NodeError> {
+    let none = |path: &Path, _| Err(fault(path, "read", io::ErrorKind::NotFound.into()));
+    kept(&data_dir.join("keys").join(ADMIN), KeyKind::Admin, none)
 }
 
 pub(super) fn make_dir(path: &Path) -> Result<(), NodeError> {
@@ -186,6 +202,7 @@ enum KeyKind {
     Fernet,
     Bearer,
     Tickets,
+    Admin,
     Placement,
 }
 
@@ -196,7 +213,7 @@ impl KeyKind {
         random.fill(&mut bytes).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
         Ok(match self {
             KeyKind::Fernet | KeyKind::Tickets => base64::engine::general_purpose::URL_SAFE.encode(bytes),
-            KeyKind::Bearer => base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes),
+            KeyKind::Bearer | KeyKind::Admin => base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes),
             KeyKind::Placement => bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect(),
         })
     }
@@ -206,7 +223,7 @@ impl KeyKind {
             KeyKind::Fernet | KeyKind::Tickets => {
                 base64::engine::general_purpose::URL_SAFE.decode(text).is_ok_and(|bytes| bytes.len() == 32)
             }
-            KeyKind::Bearer => text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_graphic()),
+            KeyKind::Bearer | KeyKind::Admin => text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_graphic()),
             KeyKind::Placement => unhex(text).is_some(),
         }
     }
@@ -216,7 +233,7 @@ impl KeyKind {
 fn kept(
     path: &Path,
     kind: KeyKind,
-    missing: fn(&Path, KeyKind) -> Result<Secret, NodeError>,
+    missing: impl FnOnce(&Path, KeyKind) -> Result<Secret, NodeError>,
 ) -> Result<Secret, NodeError> {
     match fs::read_to_string(path) {
         Ok(text) if kind.accepts(text.trim()) => {
@@ -246,8 +263,8 @@ fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, NodeError> {
             path = %path.display(),
             "node key lost and created anew; calls with the old key are refused"
         ),
-        // One costs clients a full handshake, the other decides which shard owns a user.
-        KeyKind::Tickets | KeyKind::Placement => {}
+        // One costs clients a full handshake, operators read the next, and the last decides which shard owns a user.
+        KeyKind::Tickets | KeyKind::Admin | KeyKind::Placement => {}
     }
     made(path, kind)
 }
@@ -291,7 +308,9 @@ mod tests {
         let first = DataDir::open(&path).unwrap().keys(&config(&[]), Missing::Make).unwrap();
         let again = DataDir::open(&path).unwrap().keys(&config(&[]), Missing::Make).unwrap();
         assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
-        assert_eq!(first.tickets, again.tickets);
+        assert_eq!((&first.tickets, &first.admin), (&again.tickets, &again.admin));
+        assert_eq!(admin_token(&path).unwrap(), first.admin);
+        assert_ne!(first.admin, first.node[0]);
         assert_ne!(first.crypto[0].reveal(), first.node[0].reveal());
         for (name, mode) in [
             ("", 0o700),
@@ -299,6 +318,7 @@ mod tests {
             ("keys/crypto", 0o600),
             ("keys/node", 0o600),
             ("keys/tickets", 0o600),
+            ("keys/admin", 0o600),
             ("keys/placement", 0o600),
         ] {
             assert_eq!(fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777, mode, "{name}");
@@ -373,9 +393,14 @@ mod tests {
 
     #[test]
     fn a_damaged_key_is_refused_and_kept() {
-        for (name, damage) in
-            [("crypto", "x"), ("crypto", "\u{0}"), ("node", ""), ("tickets", "x"), ("placement", "0123")]
-        {
+        for (name, damage) in [
+            ("crypto", "x"),
+            ("crypto", "\u{0}"),
+            ("node", ""),
+            ("tickets", "x"),
+            ("admin", "x"),
+            ("placement", "0123"),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             let data = DataDir::open(dir.path()).unwrap();
             data.keys(&config(&[]), Missing::Make).unwrap();

@@ -135,7 +135,7 @@ fn bind_shards(
     Ok((address, listeners))
 }
 
-/// Binds the admin listeners, which only the control plane uses.
+/// Binds the listeners for operators and for metrics, which only the control plane uses.
 ///
 /// # Errors
 /// [`NodeError::Address`].
@@ -143,6 +143,7 @@ pub(super) fn bind_admin(config: &Config) -> Result<AdminListeners, NodeError> {
     Ok(AdminListeners {
         plain: bind_plainly("admin.listen", &config.admin.listen)?,
         tls: bind_plainly("admin.tls.listen", &config.admin.tls_listen)?,
+        metrics: bind_plainly("metrics.listen", &config.metrics.listen)?,
     })
 }
 
@@ -174,10 +175,11 @@ fn listen(address: SocketAddr, only_v6: bool, backlog: u16) -> io::Result<TcpLis
     Ok(socket.into())
 }
 
-/// Bound listeners for operators.
+/// Bound listeners for operators and for metrics.
 pub(super) struct AdminListeners {
     pub plain: Vec<TcpListener>,
     pub tls: Vec<TcpListener>,
+    pub metrics: Vec<TcpListener>,
 }
 
 fn bind_plainly(key: &'static str, addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, NodeError> {

@@ -55,7 +55,7 @@ pub use backup::{BackupCopy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub(crate) use certificates::ordered;
 pub use cpus::KERNEL_STEERS;
-pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, warn_of_readers};
+pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, admin_token, warn_of_readers};
 pub use error::NodeError;
 pub use hibernation::try_here as try_hibernation;
 pub use ledgers::replay_ledgers;
@@ -205,8 +205,8 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     signs.hibernation_off = shards.gate.off().map(str::to_owned);
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), (data.path(), signs)));
     let sources = plan.sources(shards.boards(), &storage, stage.conditions());
-    let control_plane =
-        ControlPlane::start(builder, tls.admin(config, admin), sources, stage.clone()).map_err(no_control_plane)?;
+    let control_plane = ControlPlane::start(builder, tls.admin(config, admin, keys.admin), sources, stage.clone())
+        .map_err(no_control_plane)?;
     earlier.discard_told();
     let addresses = Addresses { public_http, ..plan.addresses(&addresses, &control_plane) };
     let manager = if surroundings.signals { ServiceManager::of_process() } else { ServiceManager::default() };

@@ -171,6 +171,7 @@ impl Plan<'_> {
             node_tls: of(bound, Port::Node, true),
             admin: control_plane.admin().to_vec(),
             admin_tls: control_plane.admin_tls().to_vec(),
+            metrics: control_plane.metrics().to_vec(),
             endpoint_url: self.edge.endpoint_url.to_string(),
             agent_url: self.edge.agent_url.to_string(),
         }

@@ -273,6 +273,10 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
         .flatten();
     known.extend(shown.map(|name| (name.to_owned(), String::new())));
     known.extend(tree.rust().filter(|f| !tree.is_test(f)).flat_map(|f| histograms(&f.text)));
+    let conditions = tree.rust().filter(|f| f.path == "src/node/conditions.rs");
+    known.extend(
+        conditions.flat_map(|f| first_texts(&f.text, "condition(")).map(|name| (name.to_owned(), String::new())),
+    );
     let document = "docs/OPERATIONS.md";
     let Some(text) = tree.get(document) else { return vec![format!("{document} is missing")] };
     let config = tree.rust().filter(|f| f.path.starts_with("src/config/") && !tree.is_test(f));

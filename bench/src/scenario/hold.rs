@@ -70,10 +70,12 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
     let mut report = target.report("hold");
-    if let Some(admin) = target.admin.filter(|_| !options.no_broadcast) {
-        metrics::set_broadcast(admin, BROADCAST, "v1")?;
+    if let Some((admin, token)) = target.admin.zip(target.admin_token.as_deref()).filter(|_| !options.no_broadcast) {
+        metrics::set_broadcast(admin, &std::fs::read_to_string(token)?, BROADCAST, "v1")?;
     }
-    let broadcast = (!options.no_broadcast && !options.split).then(|| BROADCAST.to_owned());
+    // Without the token of murre's operator there is none to subscribe to; another server may have it.
+    let is_set = target.admin.is_none() || target.admin_token.is_some();
+    let broadcast = (is_set && !options.no_broadcast && !options.split).then(|| BROADCAST.to_owned());
     let channels = if options.split { 0 } else { options.channels };
     let plan = Plan { channels, broadcast: broadcast.clone(), ack: true, ..Plan::default() };
     let mut traffic = Traffic::new(target, plan.clone(), Signing::None)?;

@@ -75,6 +75,7 @@ pub fn run<O: Args>(server: &Server, admin: bool, words: &[&str], run: fn(&O) ->
     }
     if admin {
         line.extend(["--admin".to_owned(), server.admin().to_string()]);
+        line.extend(["--admin-token".to_owned(), server.admin_token_file().display().to_string()]);
     }
     // A test that replaces the server says so itself.
     line.extend(["--pid".to_owned(), server.pid().to_string()]);

@@ -106,8 +106,8 @@ fn a_ping_after_the_least_interval_is_answered() {
 }
 
 fn set_broadcast(world: &World, id: &'static str, version: &'static str) {
-    let admin = world.server.admin();
-    murre_bench::metrics::set_broadcast(admin, id, version).unwrap();
+    let (admin, token) = (world.server.admin(), world.server.admin_token().unwrap());
+    murre_bench::metrics::set_broadcast(admin, &token, id, version).unwrap();
 }
 
 #[test]

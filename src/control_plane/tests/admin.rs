@@ -66,3 +66,49 @@ fn a_host_that_is_not_configured_is_refused() {
         1
     );
 }
+
+#[test]
+fn changes_need_the_token_of_the_operator() {
+    let (control_plane, host) = control_plane();
+    let admin = control_plane.admin()[0];
+    for token in [None, Some(""), Some("another-token-of-an-operator"), Some(&TOKEN[1..])] {
+        for (path, body) in [("/broadcasts", "{\"a\":\"1\"}"), ("/backups/monday", "")] {
+            let (status, head, _) = ask_as(token, admin, "PUT", path, body);
+            assert_eq!(status, 401, "{path} with {token:?}");
+            assert!(head.contains("www-authenticate: Bearer"), "{head}");
+        }
+    }
+    assert!(host.heard().is_empty() && host.backups.load(Ordering::Relaxed) == 0, "nothing was done");
+    assert!(ask(&control_plane, "GET", "/metrics", "").2.contains("\nmurre_admin_unauthorized_total 8\n"));
+    assert_eq!(ask_as(Some(TOKEN), admin, "PUT", "/broadcasts", "{\"a\":\"1\"}").0, 204);
+    assert_eq!(ask_as(None, admin, "GET", "/broadcasts", "").2, "{\"a\":\"1\"}", "what all may know");
+}
+
+#[test]
+fn the_listener_of_metrics_is_only_read() {
+    let (control_plane, host) = control_plane();
+    let metrics = control_plane.metrics()[0];
+    for path in ["/metrics", "/health", "/status", "/__heartbeat__", "/__lbheartbeat__", "/__version__"] {
+        assert_eq!(ask_as(None, metrics, "GET", path, "").0, 200, "{path}");
+        assert_eq!(ask_as(Some(TOKEN), metrics, "PUT", path, "").0, 405, "{path}");
+    }
+    for path in ["/", "/stats", "/broadcasts", "/backups/monday"] {
+        for method in ["GET", "PUT"] {
+            assert_eq!(ask_as(Some(TOKEN), metrics, method, path, "{\"a\":\"1\"}").0, 404, "{method} {path}");
+        }
+    }
+    assert!(host.heard().is_empty() && host.backups.load(Ordering::Relaxed) == 0);
+}
+
+#[test]
+fn silent_connections_leave_a_place_for_those_who_ask() {
+    let (control_plane, _) = control_plane();
+    for address in [control_plane.admin()[0], control_plane.metrics()[0]] {
+        let silent: Vec<TcpStream> = (0..64).map(|_| idle(address)).collect();
+        for _ in 0..8 {
+            assert_eq!(ask_as(None, address, "GET", "/health", "").0, 200);
+        }
+        let open = silent.iter().filter(|stream| is_open(stream)).count();
+        assert!(open < 64, "the oldest gave way: {open} are open");
+    }
+}

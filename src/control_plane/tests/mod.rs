@@ -116,23 +116,35 @@ fn island_with(prepared: ControlPlaneBuilder) -> (ControlPlane, Arc<Recorder>) {
     let sources = MetricSources { shards, conditions, ..MetricSources::default() };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
-    let admin = Admin { listeners: vec![listener], tls: None, hosts: vec!["murre.internal".to_owned()] };
+    let metrics = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
+    let (hosts, token) = (vec!["murre.internal".to_owned()], Secret::new(TOKEN));
+    let admin = Admin { listeners: vec![listener], tls: None, metrics, hosts, token };
     (ControlPlane::start(prepared, admin, sources, shown).unwrap(), host)
 }
 
-/// Status, head and body.
+/// Token of the operator.
+const TOKEN: &str = "the-token-of-the-operator";
+
+/// Status, head and body. Changes are asked for by the operator.
 fn ask(control_plane: &ControlPlane, method: &str, path: &str, body: &str) -> (u16, String, String) {
     ask_at(control_plane.admin()[0], method, path, body)
 }
 
 fn ask_at(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String, String) {
+    let is_read = matches!(method, "GET" | "HEAD");
+    ask_as((!is_read).then_some(TOKEN), address, method, path, body)
+}
+
+/// As [`ask_at`], with this token.
+fn ask_as(token: Option<&str>, address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
     let accept = if path == "/metrics?open" { "accept: application/openmetrics-text\r\n" } else { "" };
+    let token = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{accept}connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{accept}{token}connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();

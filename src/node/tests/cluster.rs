@@ -78,7 +78,7 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     eventually("a refused handshake is counted", || a.total("node_tls_handshakes_failed") != 0).await;
 
     // After the reload B trusts A, and sends the queued notification without another message.
-    let b = blocking(move || b.reload(&well).map(|()| b).unwrap()).await;
+    let b = blocking(move || b.reload(&well).map(|_| b).unwrap()).await;
     assert_eq!(hear(&mut at_a)["messageType"], "notification");
     eventually("nothing is owed", || stats(&b)["island"]["peer_owed"] == 0).await;
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));

@@ -154,3 +154,28 @@ fn the_page_of_load_balancers_and_liveness_are_turned_on_every_port() {
     }
     running.stop().unwrap();
 }
+
+#[test]
+fn a_change_needs_the_token_of_the_data_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&config(dir.path(), &["metrics.listen=127.0.0.1:0"])).unwrap();
+    let (admin, metrics) = (running.addresses().admin[0], running.addresses().metrics[0]);
+    let put = |address: SocketAddr, path: &str, token: &str| {
+        let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n");
+        ask(address, &format!("{head}content-length: 9\r\n\r\n{{\"a\":\"1\"}}"))[9..12].to_owned()
+    };
+    let token = std::fs::read_to_string(dir.path().join("keys/admin")).unwrap();
+    let shown = format!("Authorization: Bearer {}\r\n", token.trim());
+    for path in ["/broadcasts", "/backups/monday"] {
+        assert_eq!(put(admin, path, ""), "401", "{path}");
+        assert_eq!(put(admin, path, "Authorization: Bearer another-token-of-16\r\n"), "401", "{path}");
+        assert_eq!(put(metrics, path, &shown), "404", "{path}");
+    }
+    assert!(!dir.path().join("backups").exists(), "nothing was made");
+    assert_eq!(
+        (put(admin, "/broadcasts", &shown), put(admin, "/backups/monday", &shown)),
+        ("204".into(), "201".into())
+    );
+    assert!(get(metrics, "/metrics").1.contains("murre_admin_unauthorized_total 4"));
+    running.stop().unwrap();
+}
