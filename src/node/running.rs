@@ -161,7 +161,7 @@ impl RunningNode {
     }
 
     /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys`, `access.*`,
-    /// `bridge.auth_keys` and `bridge.registration_rate` of this configuration on every shard, and `tls.ticket_keys`,
+    /// `bridge.auth_keys` of this configuration on every shard, and `tls.ticket_keys`,
     /// `tls.unknown_name` and `tls.min_version` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
     /// `node.tls.*`, `node.ca` and `endpoint.tls.client_ca` again, and `store.scylla.user`, `.password` and the files of
     /// `.tls_*` for new connections to the database. Takes `bridge.*` and reads its files again, if a
@@ -176,13 +176,11 @@ impl RunningNode {
     pub fn reload(&self, config: &Config) -> Result<(), NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
-        // Invariant: a placement has at most `SHARDS_MAX` shards.
-        let shards = u16::try_from(self.stage.boards().len()).expect("shards are counted in 16 bits");
         keys.check().map_err(|error| NodeError::Edge(error.to_string()))?;
         let trust = cluster::trust(config)?;
         let bridges = bridges::read(config, &keys)?;
         let served = self.stage.upstreams.as_ref().map(|_| &bridges);
-        let registrations = Arc::new(bridges::registrations(config, served, shards));
+        let registrations = Arc::new(bridges::registrations(config, served));
         if config.endpoint.clients.ca.is_some() && !self.addresses.public.is_empty() {
             return Err(NodeError::Edge(OPEN_TO_ALL.to_owned()));
         }
