@@ -144,11 +144,9 @@ impl BridgeDriver {
         if profile.in_flight < self.bounds.in_flight_max && has_share {
             return start(&mut self.tasks, number, profile, pending, now);
         }
-        if self.make_room(number, &pending, now) {
-            self.profiles.get_mut(&number).into_iter().for_each(|profile| profile.waiting.push(pending));
-        } else if let Some(profile) = self.profiles.get_mut(&number) {
-            profile.refused(pending, now);
-        }
+        let has_room = self.make_room(number, &pending, now);
+        let Some(profile) = self.profiles.get_mut(&number) else { return };
+        if has_room { profile.waiting.push(pending) } else { profile.refused(pending, now) }
     }
 
     /// Returns true if a call may wait. A call of the user with the most may be refused for it.

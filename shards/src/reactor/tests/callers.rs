@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::reactor::{CallerRules, PlaneLimits, Proxies};
 use crate::ring::{ArenaSpan, SpanSize};
 use crate::strangers::{Access, Cause, Limit, StrangerLimits, Strangers};
+use machine::limits::RELAYS_OF_ADDRESS_MAX;
 
 use super::bench::{Bench, Client, run};
 use super::toy_tls::ToyClient;
@@ -191,6 +192,22 @@ fn a_registration_by_request_counts_as_that_of_a_session() {
         is_closed(&mut bench, &mut another, b"bye AddressLimit\n");
         assert_eq!(rules.strangers.stats().refused(Cause::Limit(Limit::NewUsers)), 2);
         assert_eq!(bench.log(0).iter().filter(|line| *line == "command R").count(), 1, "the machine made one user");
+    });
+}
+
+#[test]
+fn an_address_has_its_share_of_the_relays_until_one_ends() {
+    run(|| {
+        let rules = rules(limits(1_000), Proxies::default());
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut relays: Vec<Client> = (0..RELAYS_OF_ADDRESS_MAX).map(|_| saying(bench.websocket, b"UP\nO\n")).collect();
+        bench.until("all are relays", |_| relays.iter_mut().all(|relay| relay.heard() == b"101\npong\n"));
+        let mut beyond = saying(bench.websocket, b"UP\nO\n");
+        is_closed(&mut bench, &mut beyond, b"101\nbye AddressLimit\n");
+        drop(relays.pop());
+        bench.until("one has ended", |bench| bench.shards[0].connections() < RELAYS_OF_ADDRESS_MAX as u32);
+        let mut next = saying(bench.websocket, b"UP\nO\n");
+        hears(&mut bench, &mut next, b"101\npong\n");
     });
 }
 

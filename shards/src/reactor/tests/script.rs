@@ -2,9 +2,9 @@
 //!
 //! A line is an order: a letter and a number. `UP` upgrades a WebSocket; `E` is answered `pong`; `H` is held
 //! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a lingering close;
-//! `M n` moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one; `A` registers a user by request. An
-//! upgrade and such a request may name their caller, as `UP 192.0.2.1` does. A PROXY header is a line too: `PROXY
-//! 192.0.2.1`.
+//! `M n` moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one; `A` registers a user by
+//! request; `O` opens a relay. An upgrade and such a request may name their caller, as `UP 192.0.2.1` does. A PROXY
+//! header is a line too: `PROXY 192.0.2.1`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use machine::time::{Instant, Now, UnixSeconds};
 use machine::{
     AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancelled, Carried, CloseReason, Command, Effect,
     EffectQueue, Event, Hello, Input, Mail, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand,
-    SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
+    RelayCommand, SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
 };
 
 /// Bytes of a notification's payload.
@@ -112,6 +112,9 @@ impl Edge for LineEdge {
         let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
         if *op == b'R' {
             return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
+        }
+        if *op == b'O' {
+            return Ingest::Command { consumed, command: RelayCommand::Open.into() };
         }
         if *op == b'A' {
             self.forwarded = address(rest);
@@ -319,7 +322,7 @@ impl Machine for Script {
                 let (chid, code) = match command {
                     Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
                     Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, .. })) => (chid, 0),
-                    Command::Registration(_) => (CHID, 0),
+                    Command::Registration(_) | Command::Relay(RelayCommand::Open) => (CHID, 0),
                     _ => panic!("the edge makes no other"),
                 };
                 assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");
