@@ -107,8 +107,8 @@ pub const BROADCAST_IDS_MAX: usize = 1_024;
 /// Ids among these that only user agents have named: the user agents hear of such an id once it has a value. Refuse:
 /// the id is "not found" and stays so for that session.
 pub const BROADCAST_IDS_AWAITED_MAX: usize = 512;
-/// Ids of these that are second ones of their sessions, or later ones: half. The other half is for the first one of each
-/// session, so that a session with many leaves room for others. Refuse: as above.
+/// Ids of these that are second ones of their sessions, or later ones: half. The other half is for the first one of
+/// each session, so that a session with many leaves room for others. Refuse: as above.
 pub const BROADCAST_IDS_AWAITED_MORE_MAX: usize = BROADCAST_IDS_AWAITED_MAX / 2;
 /// Ids that the user agents of today name. They have places of their own, also before they have a value.
 pub const BROADCAST_IDS_EXPECTED: [&str; 1] = ["remote-settings/monitor_changes"];

@@ -1,10 +1,10 @@
 //! Admission: the one place at which users and channels are let in, whatever their callers speak.
 //!
-//! A command reaches the machine only as [`Admitted`], which [`Reactor::admit_command`] alone makes. What a command creates, it
-//! says itself ([`Command::creates`]); so do the events, because only the owner shard knows that a user is new. Each is
-//! charged to the address of its caller (`crate::strangers`): `strangers.new_users` and `strangers.registers`. A relay
-//! takes a place that its shard has few of. Rules about callers (`access.*`) are read by the edge, before there is a
-//! command.
+//! A command reaches the machine only as [`Admitted`], which [`Reactor::admit_command`] alone makes. What a command
+//! creates, it says itself ([`Command::creates`]); so do the events, because only the owner shard knows that a user is
+//! new. Each is charged to the address of its caller (`crate::strangers`): `strangers.new_users` and
+//! `strangers.registers`. A relay takes a place that its shard has few of. Rules about callers (`access.*`) are read by
+//! the edge, before there is a command.
 
 use crate::ports::Edge;
 use crate::strangers::Limit;

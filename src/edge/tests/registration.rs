@@ -313,7 +313,7 @@ fn without_keys_there_is_no_api() {
 fn a_first_registration_needs_the_token_of_an_upgrade() {
     let token = "a-token-of-sixteen-or-more";
     let rules = AccessRules { register: Register::Token(vec![token.into()]), ..AccessRules::default() };
-    for (users, body) in [("/v1/webpush/any/registration", "{}"), (USERS, DEVICE)] {
+    for (users, body) in [("/v1/webpush/any/registration", DEVICE), (USERS, DEVICE)] {
         let edge =
             || PushEdge::new(&EdgeConfig { rules: rules.clone(), registrations: Arc::new(settings()), ..config() });
         for wrong in [None, Some("Bearer another-token-of-sixteen"), Some("webpush 00")] {
