@@ -49,6 +49,11 @@ fn every_source_file_belongs_to_a_crate() {
 }
 
 #[test]
+fn commands_reach_the_machine_through_one_admission() {
+    refuse(rust::admissions(&Tree::load()));
+}
+
+#[test]
 fn unwraps_name_their_invariant() {
     refuse(rust::unwraps(&Tree::load()));
 }

@@ -27,7 +27,6 @@ class BridgedServer(Server):
             f"bridge.fcm.base_url=https://localhost:{services.port('google')}",
             f"bridge.apns.channels={services.path('apns.json')}",
             "bridge.stub.enabled=true",
-            "bridge.registration_rate=0",
             "log.level=trace",
         ]
         super().__init__(directory, shards=2, settings=[*base, *settings])

@@ -153,4 +153,9 @@ fn senders_have_a_rate_per_shard() {
         }
     }
     assert!(statuses.len() > 10 && statuses.last() == Some(&429), "{statuses:?}");
+    // Senders without a key to other users have rates of their own.
+    let (_other, elsewhere) = world.subscriber();
+    for n in 0..10 {
+        assert_eq!(world.post(&elsewhere, 0, "x").status, 201, "{n}");
+    }
 }

@@ -1,6 +1,8 @@
 //! The registration API over sockets, through the real process (PROTOCOL.md 3).
 
-use crate::common::{Reply, Request, World};
+use crate::common::wire::{Heard, Wire};
+use crate::common::{Reply, Request, World, stranger};
+use murre_bench::frame::upgrade_request;
 use serde_json::{Value, json};
 
 const SETTINGS: [&str; 4] =
@@ -94,4 +96,61 @@ fn registers_and_is_removed(world: &World) {
     let path = &device.endpoint[device.endpoint.find("/wpush/").unwrap()..];
     let post = Request::new("POST", path).header("ttl", "60");
     assert_eq!(world.send(post).refusal(), (410, 106));
+}
+
+/// First registration of a user from the `n`th address: its status, and the value of `Retry-After`.
+fn registers_from(world: &World, n: u8, users: &str, authorization: &str) -> (u16, Option<u32>) {
+    let mut wire = Wire::of(stranger(n, world.server.endpoint()));
+    let request = Request::new("POST", users).header("Host", "h").header("Connection", "close");
+    let request = if authorization.is_empty() { request } else { request.header("Authorization", authorization) };
+    wire.write(&request.body(br#"{"token":"device-token","key":null}"#).to_bytes());
+    let response = wire.response();
+    (response.status, response.header("retry-after").and_then(|text| text.parse().ok()))
+}
+
+/// Returns true if a new user agent from the `n`th address gets a UAID.
+fn greets_from(world: &World, n: u8) -> bool {
+    let mut wire = Wire::of(stranger(n, world.server.websocket()));
+    wire.write(&upgrade_request("h"));
+    assert_eq!(wire.response().status, 101);
+    wire.say(&json!({"messageType": "hello", "use_webpush": true}));
+    match wire.hear() {
+        Heard::Text(text) => text.contains("\"status\":200"),
+        end => {
+            assert_eq!(end, Heard::Close(1013, "AddressLimit".into()));
+            false
+        }
+    }
+}
+
+/// No address makes more users than it may, whatever it speaks, and none takes from another.
+#[test]
+fn an_address_makes_as_many_users_by_https_as_by_websocket_and_no_other_lacks_them() {
+    let world = World::with(&[&SETTINGS[..], &["--set", "strangers.new_users=5"]].concat());
+    let kinds = ["/v1/stub/success/registration", "/v1/webpush/any/registration"];
+    let answers: Vec<_> = (0..40).map(|n| registers_from(&world, 2, kinds[n % 2], "")).collect();
+    let made = answers.iter().filter(|(status, _)| *status == 200).count();
+    assert!((5..=10).contains(&made), "{made} users of one address");
+    for (status, retry_after) in &answers[made..] {
+        assert!(*status == 429 && retry_after.is_some_and(|seconds| (1..=720).contains(&seconds)), "{answers:?}");
+    }
+    assert!(!greets_from(&world, 2), "its sessions are counted with its requests");
+    // Devices of other addresses see nothing of it.
+    for n in 10..50 {
+        assert_eq!(registers_from(&world, n, kinds[usize::from(n) % 2], "").0, 200, "127.0.0.{n}");
+    }
+    assert!((0..20).filter(|_| greets_from(&world, 60)).count() <= 10);
+    assert_eq!(registers_from(&world, 60, kinds[0], "").0, 429, "its requests are counted with its sessions");
+}
+
+#[test]
+fn a_first_registration_needs_a_token_of_the_operator() {
+    let token = "a-token-of-sixteen-or-more";
+    let access = ["--set", "access.register=token", "--set", &format!("access.tokens={token}")];
+    let world = World::with(&[&SETTINGS[..], &access].concat());
+    for users in ["/v1/webpush/x/registration", "/v1/stub/success/registration"] {
+        assert_eq!(registers_from(&world, 2, users, "").0, 401, "{users}");
+        assert_eq!(registers_from(&world, 2, users, "Bearer another-token-of-sixteen").0, 401, "{users}");
+        assert_eq!(registers_from(&world, 2, users, &format!("Bearer {token}")).0, 200, "{users}");
+    }
 }

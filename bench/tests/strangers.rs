@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
 use crate::common::{PATIENCE, Request, World, exchange};
 use murre_bench::frame;
+use serde_json::{Value, json};
 
 const NODE_KEY: &str = "0123456789abcdef-node";
 
@@ -140,4 +141,32 @@ fn a_session_that_takes_no_bytes_is_ended_after_the_ping_timeout() {
         }
         assert!(begun.elapsed() < PATIENCE, "the session is still there");
     }
+}
+
+/// Returns what a session is told of these broadcasts: their versions, and the ids that are not found.
+fn subscribes(wire: &mut Wire, ids: impl IntoIterator<Item = String>) -> Value {
+    let named: serde_json::Map<String, Value> = ids.into_iter().map(|id| (id, json!("older"))).collect();
+    wire.say(&json!({"messageType": "broadcast_subscribe", "broadcasts": named}));
+    wire.message()["broadcasts"].clone()
+}
+
+/// One stranger with many sessions, each of which waits for as many ids as it may that do not exist.
+#[test]
+fn invented_broadcasts_take_no_place_of_real_ones() {
+    let world = World::with(&["--shards", "1"]);
+    let strangers: Vec<Wire> = (0..64)
+        .map(|session| {
+            let mut wire = Wire::greeted(world.server.websocket());
+            let told = subscribes(&mut wire, (0..8).map(|n| format!("invented/{session}-{n}")));
+            assert_eq!(told["errors"].as_object().unwrap().len(), 8);
+            wire
+        })
+        .collect();
+    let mut agent = Wire::greeted(world.server.websocket());
+    for id in ["remote-settings/monitor_changes", "operator/announced-later"] {
+        assert_eq!(subscribes(&mut agent, [id.to_owned()]), json!({"errors": {id: "Broadcast not found"}}));
+        murre_bench::metrics::set_broadcast(world.server.admin(), id, "v1").unwrap();
+        assert_eq!(agent.message()["broadcasts"], json!({id: "v1"}));
+    }
+    drop(strangers);
 }

@@ -154,8 +154,8 @@ pub trait Edge: 'static {
         ProxyHeader::Malformed
     }
 
-    /// Takes the address that the head of the last upgrade names as its caller's. The loop uses it only if a trusted
-    /// proxy sent that head.
+    /// Takes the address that the head of the last upgrade, or of the last registration by request, names as its
+    /// caller's. The loop uses it only if a trusted proxy sent that head.
     fn forwarded(&mut self) -> Option<IpAddr> {
         None
     }

@@ -1,4 +1,4 @@
-//! `bridge.auth_keys`, `bridge.registration_rate` and `bridge.stub.enabled`: registration of devices (PROTOCOL.md 3).
+//! `bridge.auth_keys` and `bridge.stub.enabled`: registration of devices (PROTOCOL.md 3).
 
 use super::key::keys;
 use super::parse;
@@ -10,10 +10,6 @@ keys! {
         "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
         "Keys of the secrets that registered devices show: the first key makes them, every key verifies. Without keys there is no registration API. Several nodes need the same keys.",
         |c, raw| { c.bridge.auth_keys = parse::bearer_keys(raw)?; Some(()) };
-    #[live] "bridge.registration_rate" = "100",
-        "a number from 0 to 1000000",
-        "Maximum number of first registrations of devices per second on this node, with a burst of ten seconds; a further one is answered 429. 0: no limit.",
-        |c, raw| { c.bridge.registration_rate = parse::number(raw, 0, 1_000_000)? as u32; Some(()) };
     #[live_if_on] "bridge.stub.enabled" = "false",
         "true or false",
         "Gives the bridge stub with the apps success and error, whose notifications reach nobody. For tests of clients and senders: never on a server with users.",

@@ -9,11 +9,11 @@ keys! {
     const BRIDGE_CALLS;
     #[live_if_on] "bridge.max_in_flight" = "256",
         "a number from 1 to 4096",
-        "Maximum number of notifications of each bridge profile that its service has not answered.",
+        "Maximum number of notifications of each bridge profile that its service has not answered; an eighth of it for one user.",
         |c, raw| { c.bridge_calls.max_in_flight = parse::number(raw, 1, 4_096)? as u16; Some(()) };
     #[live_if_on] "bridge.queue" = "1024",
         "a number from 0 to 4096",
-        "Maximum number of notifications of each bridge profile that wait for bridge.max_in_flight; more are answered 503.",
+        "Maximum number of notifications of each bridge profile that wait for bridge.max_in_flight; more are answered 503. An eighth of it is for one user; when all are taken, the user with the most makes room.",
         |c, raw| { c.bridge_calls.queue = parse::number(raw, 0, 4_096)? as u16; Some(()) };
     #[live_if_on] "bridge.queue_bytes" = "8MiB",
         "a number of bytes from 64KiB to 1GiB, as 8388608 or 8MiB",

@@ -107,7 +107,7 @@ keys! {
         |c, raw| { c.endpoint.token_rate = rate(raw)?; Some(()) };
     "endpoint.origin_rate" = "0",
         RATE,
-        "Maximum POSTs per second for each VAPID key and shard; POSTs without a key share one limit. Excess POSTs are answered 429.",
+        "Maximum POSTs per second for each VAPID key and shard; POSTs without a key are limited for each user to whom they go. Excess POSTs are answered 429.",
         |c, raw| { c.endpoint.origin_rate = rate(raw)?; Some(()) };
 
     #[live] "tls.cert" ("tls-cert" "FILE") = "",
@@ -124,7 +124,7 @@ keys! {
         |c, raw| { c.endpoint.allowed_keys = parse::vapid_keys(raw)?; Some(()) };
     #[live] "access.register" = "open",
         "open, token or vapid",
-        "User agents that get endpoints: all, those whose upgrade carries one of access.tokens, or all for app servers with one of access.vapid_keys.",
+        "User agents that get endpoints: all, those whose upgrade or first registration carries one of access.tokens, or all for app servers with one of access.vapid_keys.",
         |c, raw| {
             let words = [("open", RegisterMode::Open), ("token", RegisterMode::Token), ("vapid", RegisterMode::Vapid)];
             c.access.register = parse::word(raw, &words)?;

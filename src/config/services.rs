@@ -148,7 +148,7 @@ keys! {
 
     "store.user_bytes_per_day" = "",
         "a number of bytes, as 16777216 or 16MiB; 0 is no bound; nothing is 16MiB, and 4MiB on a shared store",
-        "Maximum bytes stored for one user in a UTC day, counted by each node; further POSTs that would be stored are answered 429.",
+        "Maximum bytes stored for one user, or handed to its bridge, in a UTC day, counted by each node; further POSTs are answered 429.",
         |c, raw| {
             let by_kind = raw.text()?.is_empty();
             c.store.user_bytes_per_day = if by_kind { None } else { Some(parse::bytes(raw)?) };

@@ -409,8 +409,6 @@ pub enum Challenge {
 pub struct Bridge {
     /// Keys of the secrets of registered users; the first makes them, all verify. Empty: the API is off.
     pub auth_keys: Vec<Secret>,
-    /// First registrations per second on this node; 0: no limit.
-    pub registration_rate: u32,
     pub stub: bool,
 }
 

@@ -50,11 +50,11 @@ keys! {
         |c, raw| { c.strangers.handshakes = number(raw)?; Some(()) };
     #[live_if_on] "strangers.new_users" = "",
         "a number from 0 (off) to 1000000; nothing is 300 with public.domain and an address in public.listen, else 0",
-        "User agents of one address in an hour that are new to this server; further ones are closed with 1013. Counted as strangers.handshakes.",
+        "User agents and devices of one address in an hour that are new to this server; further ones are closed with 1013, or answered 429 by the registration API. Counted as strangers.handshakes.",
         |c, raw| { c.strangers.new_users = number(raw)?; Some(()) };
     #[live_if_on] "strangers.registers" = "",
         "a number from 0 (off) to 1000000; nothing is 3000 with public.domain and an address in public.listen, else 0",
-        "Registers of one address in an hour; at a further one the user agent is closed with 1013. Counted as strangers.handshakes.",
+        "Registers of one address in an hour; at a further one the user agent is closed with 1013, or the device answered 429. Counted as strangers.handshakes.",
         |c, raw| { c.strangers.registers = number(raw)?; Some(()) };
     #[live] "strangers.exempt" = "",
         PREFIXES,

@@ -12,6 +12,7 @@ use super::drafts::PostDraft;
 use super::exchange::{BodyAction, method_refused};
 use super::receipt_urls;
 use super::reply::Reply;
+use super::sender_rates::PostSender;
 use protocol::webpush::endpoint::{EndpointToken, parse_path};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::headers::{Delivery, Encryption};
@@ -66,7 +67,7 @@ impl PushEdge {
         let authorization = head.header("authorization");
         let shown =
             self.authorize(now, authorization, crypto_key.as_deref(), &opened, version).map_err(Reply::Fault)?;
-        self.take_from_sender(now, shown)?;
+        self.take_from_sender(now, PostSender::of(shown, opened.uaid))?;
         let body_len = match head.framing {
             Framing::Length(length) if length <= self.body_bytes_max as u64 => length as usize,
             Framing::Length(_) | Framing::Chunked => 0,
@@ -86,8 +87,8 @@ impl PushEdge {
         })
     }
 
-    /// Counts a POST of the sender of this key. Returns the refusal if the sender exceeds its rate.
-    pub(super) fn take_from_sender(&mut self, now: Now, sender: Option<KeyDigest>) -> Result<(), Reply> {
+    /// Counts a POST of this sender. Returns the refusal if the sender exceeds its rate.
+    pub(super) fn take_from_sender(&mut self, now: Now, sender: PostSender) -> Result<(), Reply> {
         let taken = self.senders.take(now, sender);
         self.stats.senders_forgotten = self.senders.forgotten();
         taken.map_err(|seconds| Reply::FaultUntil(ApiError::TooManyOfSender, seconds))

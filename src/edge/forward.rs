@@ -15,6 +15,7 @@ use super::exchange::{BodyAction, method_refused};
 use super::forward_rules::PATH;
 use super::reply::Reply;
 use super::response::{self, Context};
+use super::sender_rates::PostSender;
 use super::stats::EdgeStats;
 use protocol::webpush::endpoint::KeyLock;
 use protocol::webpush::errno::ApiError;
@@ -109,7 +110,7 @@ impl PushEdge {
             claims = token.key.and_then(|_| vapid::claims(authorization));
         }
         self.access.may_send(sender).map_err(Reply::Fault)?;
-        self.take_from_sender(now, sender)?;
+        self.take_from_sender(now, sender.map_or(PostSender::Unknown, |key| PostSender::Key(key.0)))?;
         Ok(claims)
     }
 

@@ -173,7 +173,7 @@ impl PushEdge {
                 (publish(uaid, chid, message), Stage::Updated)
             }
             BodyAction::Registration(draft) => {
-                match self.finish_registration(now, *draft, too_large(registering::BODY_BYTES_MAX)) {
+                match self.finish_registration(*draft, too_large(registering::BODY_BYTES_MAX)) {
                     Ok((command, asked)) => (command, Stage::Registering(Box::new(asked))),
                     Err(reply) => return self.reply(&context, &reply, consumed, out),
                 }

@@ -103,7 +103,7 @@ pub struct PushEdge {
     pages: Pages,
     access: Access,
     forwarding: Forwarding,
-    /// Address that the head of the last upgrade names.
+    /// Address that the head of the last upgrade, or of the last call of the registration API, names.
     forwarded: Option<IpAddr>,
     /// Refusals by rules about callers that the reactor has not taken.
     refused: Refused,

@@ -1,10 +1,10 @@
 //! State of the registration API of mobile bridges: its settings, and calls between head and answer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use machine::ids::{Chid, Uaid};
-use machine::token_bucket::TokenBuckets;
 use machine::upstream::BridgeKind;
 use protocol::webpush::registration::{SecretKeys, UserType};
 
@@ -38,25 +38,17 @@ pub struct RegistrationSettings {
     /// `bridge.auth_keys`: the first makes the secrets of registered users, all verify; without keys the API is off.
     pub auth_keys: Vec<String>,
     pub profiles: BridgeProfiles,
-    /// Share of one shard in `bridge.registration_rate`; 0 means no limit.
-    pub registration_rate: u32,
 }
 
 /// State of the API on one shard.
 pub(super) struct Registrations {
     pub(super) secrets: SecretKeys,
     pub(super) settings: Arc<RegistrationSettings>,
-    /// `None`: no limit on first registrations.
-    pub(super) rate: Option<TokenBuckets<()>>,
 }
 
 impl Registrations {
     pub(super) fn new(settings: &Arc<RegistrationSettings>) -> Registrations {
-        Registrations {
-            secrets: SecretKeys::new(&settings.auth_keys),
-            settings: Arc::clone(settings),
-            rate: TokenBuckets::new(settings.registration_rate),
-        }
+        Registrations { secrets: SecretKeys::new(&settings.auth_keys), settings: Arc::clone(settings) }
     }
 
     /// Returns true if the bridge has this profile.
@@ -74,6 +66,8 @@ pub(super) struct RegistrationDraft {
     /// The UAID as the path spells it.
     pub(super) spelled: Box<str>,
     pub(super) agent_family: u16,
+    /// Address of the caller that the head names.
+    pub(super) caller: Option<IpAddr>,
     pub(super) body: Vec<u8>,
 }
 

@@ -1,12 +1,11 @@
 //! The registration API of mobile bridges (PROTOCOL.md 3): devices without a WebSocket register here.
 //!
-//! The order of the rules: syntax of the UAID, secret, type, existence of the user, body, and the profile where a token
-//! is given. Existence is decided by the owner, so a broken rule behind it travels with the command.
+//! The order of the rules: syntax of the UAID, the token of `access.register` or the secret of the user, type, existence
+//! of the user, body, and the profile where a token is given. Existence is decided by the owner, so a broken rule behind it travels with the command.
 
 use std::sync::Arc;
 
 use machine::ids::{Chid, Uaid};
-use machine::time::Now;
 use machine::upstream::BridgeKind;
 use machine::{Command, Device, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand};
 
@@ -21,17 +20,12 @@ use protocol::webpush::registration::{self, PATH, RegistrationFault, Subscribe, 
 use protocol::wire::http1::Head;
 use protocol::wire::text::push_dashed;
 use protocol::wire::upgrade;
+use shards::strangers::Access;
 
 impl PushEdge {
     /// Takes other settings of the bridges. Users whose secret no key made are refused from now on.
     pub fn set_registrations(&mut self, settings: &Arc<RegistrationSettings>) {
-        let before = &self.registrations.settings;
-        let rate_stays = before.registration_rate == settings.registration_rate;
-        let rate = self.registrations.rate.take().filter(|_| rate_stays);
         self.registrations = Registrations::new(settings);
-        if rate.is_some() {
-            self.registrations.rate = rate;
-        }
     }
 
     /// Plans a call of the API. `None`: not a path of it, or the API is off.
@@ -64,6 +58,8 @@ impl PushEdge {
             };
         }
         let user = match uaid {
+            // A user shows its secret later; until it has one, the token of `access.register` is its right.
+            None if !self.access.admits(head) => return fault(ApiError::AccessToken),
             None => self.fresh.draw().ok_or(Reply::Fault(ApiError::Unavailable))?,
             Some(uaid) => Uaid(registration::read_uuid(uaid).ok_or(Reply::Fault(ApiError::NoUser))?),
         };
@@ -84,6 +80,7 @@ impl PushEdge {
             app: path.app(),
             spelled: uaid.unwrap_or_default().into(),
             agent_family: upgrade::family(head.header("user-agent").unwrap_or_default()),
+            caller: self.forwarding.caller(head),
             body: Vec::new(),
         })))
     }
@@ -91,14 +88,13 @@ impl PushEdge {
     /// Returns the command of a call whose body has been read, and the facts for its answer.
     pub(super) fn finish_registration(
         &mut self,
-        now: Now,
         draft: RegistrationDraft,
         is_too_large: bool,
     ) -> Result<(Command, Registering), Reply> {
         let too_large = if is_too_large { Err(ApiError::TooLarge) } else { Ok(()) };
         let call = match draft.call {
             Draft::Create => {
-                let created = self.read_first(now, &draft, too_large);
+                let created = self.read_first(&draft, too_large);
                 created.inspect_err(|reply| self.stats.registration_answered(Some(draft.call), reply.status()))?
             }
             Draft::Update => {
@@ -113,19 +109,18 @@ impl PushEdge {
             Draft::Remove => RegistrationCall::Remove,
             Draft::Unsubscribe(chid) => RegistrationCall::Unsubscribe(chid),
         };
+        self.forwarded = draft.caller;
         let asked = Registering { call: draft.call, spelled: draft.spelled, agent_family: draft.agent_family };
         Ok((RegistrationCommand { uaid: draft.uaid, call }.into(), asked))
     }
 
     fn read_first(
         &mut self,
-        now: Now,
         draft: &RegistrationDraft,
         too_large: Result<(), ApiError>,
     ) -> Result<RegistrationCall, Reply> {
         let device = too_large.and_then(|()| self.read_device(draft)).map_err(Reply::Fault)?;
         let channel = self.read_channel(&draft.body).map_err(Reply::Fault)?;
-        self.take_registration(now)?;
         Ok(RegistrationCall::Create { device, channel })
     }
 
@@ -146,6 +141,7 @@ impl PushEdge {
             }
         };
         if !self.access.may_register(key) {
+            self.refuse_access(Access::Vapid);
             return Err(ApiError::Registration(RegistrationFault::Key));
         }
         let chid = match chid {
@@ -153,13 +149,6 @@ impl PushEdge {
             None => self.fresh.draw_channel().ok_or(ApiError::Unavailable)?,
         };
         Ok(NewChannel { chid, key })
-    }
-
-    /// Counts a first registration, or refuses it.
-    fn take_registration(&mut self, now: Now) -> Result<(), Reply> {
-        let Some(rate) = &mut self.registrations.rate else { return Ok(()) };
-        rate.take(now.mono, ())
-            .map_err(|wait| Reply::FaultUntil(ApiError::Registration(RegistrationFault::TooMany), wait.seconds_ceil()))
     }
 
     pub(super) fn emit_registration(
@@ -193,6 +182,7 @@ impl PushEdge {
             RegistrationAnswer::Conflict => Some(ApiError::Registration(RegistrationFault::Conflict)),
             RegistrationAnswer::Full => Some(ApiError::Registration(RegistrationFault::Full)),
             RegistrationAnswer::Refused(refusal) => Some(ApiError::of(*refusal)),
+            RegistrationAnswer::TooMany { .. } => Some(ApiError::Registration(RegistrationFault::TooMany)),
             RegistrationAnswer::Unavailable => Some(ApiError::Unavailable),
         };
         self.stats.registration_answered(Some(asked.call), fault.map_or(200, |fault| fault.row().status));
@@ -200,7 +190,12 @@ impl PushEdge {
             Some(fault) => {
                 self.stats.registrations_refused += 1;
                 self.report_error(fault);
-                response::fault(&self.date, context, fault, out);
+                match answer {
+                    RegistrationAnswer::TooMany { retry_after } => {
+                        response::fault_until(&self.date, context, fault, *retry_after, out);
+                    }
+                    _ => response::fault(&self.date, context, fault, out),
+                }
             }
             None => response::start(&self.date, context, 200, out)
                 .header("Content-Type", b"application/json")

@@ -12,6 +12,7 @@ use super::drafts::UpdateDraft;
 use super::exchange::{BodyAction, method_refused};
 use super::reply::Reply;
 use super::response::{self, Context};
+use super::sender_rates::PostSender;
 use protocol::webpush::endpoint::parse_path;
 use protocol::webpush::errno::ApiError;
 use protocol::wire::http1::Head;
@@ -32,7 +33,7 @@ impl PushEdge {
         if let Err(fault) = self.access.may_send(None) {
             return BodyAction::Reply(Reply::Fault(fault));
         }
-        match self.take_from_sender(now, None) {
+        match self.take_from_sender(now, PostSender::ToUser(opened.uaid)) {
             Ok(()) => BodyAction::Update(Box::new(UpdateDraft {
                 uaid: opened.uaid,
                 chid: opened.chid,

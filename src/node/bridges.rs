@@ -17,11 +17,10 @@ pub(super) fn read(config: &Config, keys: &EdgeKeys) -> Result<BridgeSettings, N
 pub(super) fn start(
     config: &Config,
     keys: &EdgeKeys,
-    shards: u16,
     builder: &mut ControlPlaneBuilder,
 ) -> Result<(Arc<RegistrationSettings>, Option<Arc<UpstreamQueue>>), NodeError> {
     let settings = read(config, keys)?;
-    let registrations = Arc::new(registrations(config, Some(&settings), shards));
+    let registrations = Arc::new(registrations(config, Some(&settings)));
     if settings.names().is_empty() {
         return Ok((registrations, None));
     }
@@ -31,14 +30,12 @@ pub(super) fn start(
     Ok((registrations, Some(queue)))
 }
 
-/// Returns the settings of the registration API on one of `shards` shards. `settings`: those of the bridges that are
-/// served.
-pub(super) fn registrations(config: &Config, settings: Option<&BridgeSettings>, shards: u16) -> RegistrationSettings {
+/// Returns the settings of the registration API. `settings`: those of the bridges that are served.
+pub(super) fn registrations(config: &Config, settings: Option<&BridgeSettings>) -> RegistrationSettings {
     let mut profiles = BridgeProfiles::default();
     settings.iter().flat_map(|settings| settings.names()).for_each(|name| profiles.add(name.kind, &name.app));
     RegistrationSettings {
         auth_keys: config.bridge.auth_keys.iter().map(|key| key.reveal().to_owned()).collect(),
         profiles,
-        registration_rate: config.bridge.registration_rate.div_ceil(u32::from(shards)),
     }
 }

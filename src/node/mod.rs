@@ -158,7 +158,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let storage = open_storage(config, &data, &process_clock, (&mut builder, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
-    let (registrations, upstreams) = bridges::start(config, &keys.for_edge(), shard_count, &mut builder)?;
+    let (registrations, upstreams) = bridges::start(config, &keys.for_edge(), &mut builder)?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
     if !redirects.is_empty() {
         builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));

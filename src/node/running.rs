@@ -197,13 +197,11 @@ impl RunningNode {
     fn take(&self, config: &Config) -> Result<Vec<&'static str>, NodeError> {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
-        // Invariant: a placement has at most `SHARDS_MAX` shards.
-        let shards = u16::try_from(self.stage.boards().len()).expect("shards are counted in 16 bits");
         keys.check().map_err(|error| NodeError::Edge(error.to_string()))?;
         let trust = cluster::trust(config)?;
         let bridges = bridges::read(config, &keys)?;
         let served = self.stage.upstreams.as_ref().map(|_| &bridges);
-        let registrations = Arc::new(bridges::registrations(config, served, shards));
+        let registrations = Arc::new(bridges::registrations(config, served));
         let database = self.storage.read_access(config)?;
         self.stage.tls.reload(config, &known)?;
         self.storage.renew_access(database);

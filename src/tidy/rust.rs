@@ -88,6 +88,16 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
     lost.map(|file| format!("{}: belongs to no crate", file.path)).collect()
 }
 
+/// The one file of a shard that hands commands of peers to the machine.
+const ADMISSION: &str = "shards/src/reactor/admission.rs";
+
+/// Commands reach the machine through [`ADMISSION`], which asks for each of them what it creates.
+pub fn admissions(tree: &Tree) -> Vec<String> {
+    let shipped = tree.rust().filter(|file| file.path.starts_with("shards/src/") && !tree.is_test(file));
+    let others = shipped.filter(|file| file.path != ADMISSION && file.text.contains("Input::Command { conn"));
+    others.map(|file| format!("{}: hands a command to the machine: only {ADMISSION} may", file.path)).collect()
+}
+
 /// The files that this one declares as modules, each without a directory of its own: `mod b;` in `a.rs` gives `a/b.rs`.
 fn modules<'a>(tree: &Tree, file: &'a File) -> impl Iterator<Item = String> + 'a {
     let beside = || format!("{}/", file.path.rsplit_once('/').map_or("", |(dir, _)| dir));
@@ -284,6 +294,14 @@ fn a_public_item_without_a_comment_is_refused() {
     assert_eq!(found("//! A.\n\n/// A.\n#[derive(Debug)]\npub struct A {\n    pub b: u8,\n}\n"), 0);
     assert_eq!(found("//! A.\n\npub struct A;\n\npub const fn b() {}\n"), 2);
     assert_eq!(found("use std::fs;\n"), 1);
+}
+
+#[test]
+fn a_command_that_was_not_admitted_is_refused() {
+    let text = "self.inputs.push_back(Input::Command { conn, command });\n";
+    let found = |path| admissions(&Tree::of(&[(path, text)])).len();
+    assert_eq!(found("shards/src/reactor/recv.rs"), 1);
+    assert_eq!([found(ADMISSION), found("shards/src/reactor/tests/one.rs")], [0; 2]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ pub mod scenario;
 
 pub mod wire;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +20,7 @@ pub use murre::client::stream::PATIENCE;
 use murre_bench::process::{ENDPOINT_URL, Options, Server};
 use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 /// Time in which no message may come.
@@ -131,6 +132,16 @@ impl Reply {
 /// One request on a connection of its own.
 pub fn exchange(address: SocketAddr, request: Request) -> Reply {
     Reply(http::exchange(address, &request.header("Host", "push.test")).unwrap())
+}
+
+/// A connection from the `n`th loopback address, a stranger of its own.
+pub fn stranger(n: u8, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, n], 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
 }
 
 /// One channel of one user agent.

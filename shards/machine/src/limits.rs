@@ -50,6 +50,10 @@ pub const HELLOS_PER_MINUTE_MAX: u16 = 30;
 /// that said hello longest ago, after as many hellos of others in one minute.
 pub const HELLO_USERS_MAX: usize = 16_384;
 
+/// Unacked bytes of a session in the ledger beyond which it shares half of the log with its like. The other half is for
+/// sessions that hold less: 32 sessions with `SESSION_LEDGER_BYTES_MAX` each would fill a log of 32 MiB. At the bound:
+/// the session's messages are stored.
+pub const LEDGER_SMALL_HOLDER_BYTES: u32 = 64 * 1024;
 /// Bytes that one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 
@@ -103,12 +107,18 @@ pub const BROADCAST_IDS_MAX: usize = 1_024;
 /// Ids among these that only user agents have named: the user agents hear of such an id once it has a value. Refuse:
 /// the id is "not found" and stays so for that session.
 pub const BROADCAST_IDS_AWAITED_MAX: usize = 512;
+/// Ids of these that are second ones of their sessions, or later ones: half. The other half is for the first one of
+/// each session, so that a session with many leaves room for others. Refuse: as above.
+pub const BROADCAST_IDS_AWAITED_MORE_MAX: usize = BROADCAST_IDS_AWAITED_MAX / 2;
+/// Ids that the user agents of today name. They have places of their own, also before they have a value.
+pub const BROADCAST_IDS_EXPECTED: [&str; 1] = ["remote-settings/monitor_changes"];
 /// Ids of these that one session waits for. Refuse: as above.
 pub const BROADCAST_IDS_AWAITED_OF_SESSION_MAX: usize = 8;
 /// Bytes of an id or a version of a broadcast. Refuse: a longer id is "not found", a longer value is an error for the
 /// operator.
 pub const BROADCAST_TEXT_BYTES_MAX: usize = 128;
-/// Distinct sets of broadcast ids that sessions have at a time. Refuse: the ids that were named are "not found".
+/// Distinct sets of broadcast ids that sessions have at a time, beside those of one id that has a value or is expected.
+/// Refuse: the ids that were named are "not found", but for one of these.
 pub const BROADCAST_SETS_MAX: usize = 4_096;
 /// Ids of one subscription. Refuse: close 1011.
 pub const BROADCAST_SUBSCRIPTIONS_MAX: usize = 64;
@@ -166,6 +176,8 @@ pub const EFFECTS_PER_INPUT_MAX: usize = 4_096;
 
 /// Connections of one shard that speak for several user agents. Refuse: close 1013.
 pub const RELAYS_MAX: usize = 256;
+/// Relays of these that one address has. Refuse: close 1013.
+pub const RELAYS_OF_ADDRESS_MAX: usize = RELAYS_MAX / 8;
 /// The largest `relay.members`: user agents of one such connection. Refuse: configuration; a hello beyond what is
 /// configured: bye 1013. A power of two: names of emissions carry the place of their member.
 pub const RELAY_MEMBERS_MAX: usize = 4_096;
@@ -244,6 +256,8 @@ pub const REGISTER_USERS_MAX: usize = 16_384;
 pub const RECEIPTS_MAX: usize = 32_768;
 /// App servers of one shard that wait for an outcome. Refuse: 503. Between two shards at most half the reply credit.
 pub const RECEIPT_WAITERS_MAX: usize = 4_096;
+/// App servers of these that wait for messages of one user: a sixteenth. Refuse: as above.
+pub const RECEIPT_WAITERS_OF_USER_MAX: usize = RECEIPT_WAITERS_MAX / 16;
 /// The longest wait for an outcome, in seconds. A longer one is lowered to it.
 pub const RECEIPT_WAIT_SECONDS_MAX: u32 = 30;
 
@@ -275,13 +289,21 @@ pub const BRIDGE_APP_BYTES_MAX: usize = 64;
 /// Calls of one shard of bridges and other servers without a reply yet: about 4,096 x 6 KiB = 24 MB with their bodies
 /// at most. The queues to each server have smaller bounds. Shed: 503.
 pub const UPSTREAM_CALLS_MAX: usize = 4_096;
+/// Calls of these for one user: a sixteenth. Shed: 503 for its senders alone.
+pub const UPSTREAM_CALLS_OF_USER_MAX: usize = UPSTREAM_CALLS_MAX / 16;
+/// Bytes of the budget of a user (`store.user_bytes_per_day`) that one notification for its bridge takes at least: 16
+/// MiB are 32,768 calls a day. Refuse: 429.
+pub const BRIDGED_BYTES_MIN: u32 = 512;
 /// Seconds between the first refusal of a device token that could be our fault, and a second one that is believed.
 pub const REFUSED_TOKEN_SECONDS: u64 = 60;
 
 const _: () = assert!(BACKLOG_MIN < BACKLOG_DEFAULT && BACKLOG_DEFAULT < BACKLOG_MAX);
 const _: () = assert!(BURST_MESSAGES < 64 && BURST_MESSAGES < WINDOW_DEFAULT);
 const _: () = assert!(PAGE_ROWS_MIN as usize * PAYLOAD_BYTES_MAX <= READ_AHEAD_BYTES as usize);
-const _: () = assert!(BROADCAST_SETS_MAX <= u16::MAX as usize);
+const _: () = {
+    let ids = BROADCAST_IDS_MAX + BROADCAST_IDS_EXPECTED.len() + BROADCAST_IDS_AWAITED_MAX;
+    assert!(BROADCAST_SETS_MAX + ids < u16::MAX as usize);
+};
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);
 const _: () = assert!(EFFECTS_PER_INPUT_MAX > 2 * WINDOW_MAX as usize);

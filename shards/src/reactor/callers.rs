@@ -6,15 +6,15 @@
 //!
 //! A caller is counted while its connection lives, on the shard that holds the connection (`crate::strangers`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use crate::ports::{Edge, Port, ProxyHeader, Refused};
 use crate::ring::{ArenaSpan, CompletionKey, Family, Flags, State, peer_address};
 use crate::strangers::{Access, Limit, Stranger};
 use machine::ids::ConnId;
-use machine::time::Instant;
-use machine::{AgentCommand, CloseReason, Command, Event, RelayCommand, SessionCommand};
+use machine::limits::RELAYS_OF_ADDRESS_MAX;
+use machine::time::{Instant, TimeSpan};
 
 use super::caller_rules::CallerRules;
 use super::{Machine, Reactor};
@@ -25,13 +25,21 @@ pub(super) struct Callers {
     /// True if a setting needs addresses. Fixed when the shard starts.
     asks: bool,
     named: Slots,
+    /// Slots of relays, with the number of the address of each.
+    relays: BTreeMap<u32, u64>,
     /// Connections whose address waits for a span.
     unasked: VecDeque<(ConnId, Family)>,
 }
 
 impl Callers {
     pub(super) fn new(rules: CallerRules) -> Callers {
-        Callers { asks: rules.need_addresses(), rules, named: Slots::default(), unasked: VecDeque::new() }
+        Callers {
+            asks: rules.need_addresses(),
+            rules,
+            named: Slots::default(),
+            relays: BTreeMap::new(),
+            unasked: VecDeque::new(),
+        }
     }
 
     /// Takes one of `limit` for the caller of this connection. Returns false beyond it.
@@ -44,6 +52,7 @@ impl Callers {
 
     /// The connection ends, or leaves for another shard.
     pub(super) fn leave(&mut self, conn: ConnId, now: Instant) {
+        self.relays.remove(&conn.slot);
         if let Some(Caller::Stranger(stranger)) = self.named.take(conn.slot) {
             self.rules.strangers.leave(stranger, now);
         }
@@ -310,27 +319,29 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// Returns false if this command is a register beyond the limit of its caller.
-    pub(super) fn may_command(&self, conn: ConnId, command: &Command) -> bool {
-        !is_register(command) || self.callers.take(conn, Limit::Registers, self.now.mono)
-    }
-
-    /// Returns false, and ends the connection, if this event gives a UAID to a caller beyond its limit. Such a user is
-    /// stored with its first register, so nothing is left of it.
-    pub(super) fn may_emit(&mut self, conn: ConnId, event: &Event) -> bool {
-        let may = !event.is_new_user() || self.callers.take(conn, Limit::NewUsers, self.now.mono);
-        if !may {
-            self.forget(conn, CloseReason::AddressLimit);
-            self.lingering_close(conn, CloseReason::AddressLimit);
+    /// Returns the address that this caller counts for; `named` is what a trusted proxy names. `None`: it is not known,
+    /// or exempt.
+    pub(super) fn stranger(&self, conn: ConnId, named: Option<IpAddr>) -> Option<Stranger> {
+        match self.callers.named.get(conn.slot)? {
+            Caller::Stranger(stranger) => Some(stranger),
+            Caller::Proxy => named.and_then(|address| self.callers.rules.strangers.identify(address)),
         }
-        may
     }
-}
 
-fn is_register(command: &Command) -> bool {
-    match command {
-        Command::Agent(AgentCommand::Session(SessionCommand::Register { .. })) => true,
-        Command::Relay(RelayCommand::For { command, .. }) => matches!(**command, SessionCommand::Register { .. }),
-        _ => false,
+    /// Gives a place among the relays of this shard to a connection of this address. Returns false if the address has
+    /// its share.
+    pub(super) fn take_relay(&mut self, conn: ConnId, stranger: Option<Stranger>) -> bool {
+        let Some(number) = stranger.map(Stranger::number) else { return true };
+        let relays = &mut self.callers.relays;
+        if relays.values().filter(|other| **other == number).count() >= RELAYS_OF_ADDRESS_MAX {
+            return false;
+        }
+        relays.insert(conn.slot, number);
+        true
+    }
+
+    /// Takes one of each of these limits for an address, or none of them.
+    pub(super) fn take_of(&self, stranger: Option<Stranger>, limits: &[Limit]) -> Result<(), TimeSpan> {
+        stranger.map_or(Ok(()), |stranger| self.callers.rules.strangers.take_all(stranger, limits, self.now.mono))
     }
 }

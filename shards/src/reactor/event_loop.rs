@@ -172,7 +172,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// The machine is done with the last command of this connection.
-    fn ready(&mut self, conn: ConnId) {
+    pub(super) fn ready(&mut self, conn: ConnId) {
         let since = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::BUSY);

@@ -9,6 +9,7 @@
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
 mod accept;
+mod admission;
 mod begun;
 mod caller_rules;
 mod callers;

@@ -4,8 +4,9 @@ use crate::ports::{Edge, Ingest, Port};
 use crate::ring::{ArenaSpan, CompletionKey, ConnBufferPool, Conns, Flags, SpanSize, State};
 use machine::ids::ConnId;
 use machine::time::Now;
-use machine::{Carried, CloseReason, Command, Input};
+use machine::{Carried, CloseReason, Command, Event, Input};
 
+use super::admission::{Admitted, Refusal};
 use super::{Machine, Reactor, hand_off};
 
 /// Result of decoding some bytes.
@@ -21,6 +22,24 @@ enum Next {
     More,
     Command(Command),
     Close(CloseReason),
+}
+
+/// Step that follows what was decoded.
+enum Action {
+    More,
+    Command(Admitted),
+    /// The answer to a command that was not admitted.
+    Answer(Event),
+    Close(CloseReason),
+}
+
+impl Action {
+    fn of(refusal: Refusal) -> Action {
+        match refusal {
+            Refusal::Answer(event) => Action::Answer(event),
+            Refusal::Close(reason) => Action::Close(reason),
+        }
+    }
 }
 
 /// Decodes from the front of `bytes` up to the first command.
@@ -242,24 +261,27 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.lingering_close(conn, CloseReason::Overloaded);
     }
 
-    fn act_on(&mut self, conn: ConnId, mut decoded: Decoded) {
-        let refused = (decoded.upgraded && !self.count_upgrade(conn))
-            || matches!(&decoded.next, Next::Command(command) if !self.may_command(conn, command));
-        if refused {
-            decoded.upgraded = false;
-            decoded.next = Next::Close(CloseReason::AddressLimit);
-        }
+    fn act_on(&mut self, conn: ConnId, decoded: Decoded) {
+        let Decoded { consumed, mut upgraded, frames, next } = decoded;
+        let refused = upgraded && !self.count_upgrade(conn);
+        let mut action = match next {
+            _ if refused => Action::Close(CloseReason::AddressLimit),
+            Next::More => Action::More,
+            Next::Command(command) => self.admit_command(conn, command).map_or_else(Action::of, Action::Command),
+            Next::Close(reason) => Action::Close(reason),
+        };
+        upgraded &= !refused;
         // Requests that become no command, also those whose body is awaited. The direct path has none of them.
-        if decoded.frames || !matches!(decoded.next, Next::Command(_)) {
+        if frames || !matches!(action, Action::Command(_)) {
             self.count_refused(conn);
         }
         // A connection that ends in this call needs no other place.
-        if !matches!(decoded.next, Next::Close(_)) && !self.take_role(conn) {
-            decoded.upgraded = false;
-            decoded.next = Next::Close(CloseReason::Overloaded);
+        if !matches!(action, Action::Close(_)) && !self.take_role(conn) {
+            upgraded = false;
+            action = Action::Close(CloseReason::Overloaded);
         }
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        if decoded.upgraded {
+        if upgraded {
             entry.flags.set(Flags::KNOWN);
             self.inputs.push_back(Input::Opened { conn });
         }
@@ -269,30 +291,39 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.scratch.shrink_to(SCRATCH_KEPT);
             self.mark_dirty(conn);
         }
-        match decoded.next {
-            Next::More => {
-                if decoded.frames {
+        match action {
+            Action::More => {
+                if frames {
                     self.answered_at_once(conn);
                 }
-                self.note_partial(conn, decoded.consumed > 0);
+                self.note_partial(conn, consumed > 0);
                 self.want_input(conn);
             }
-            Next::Command(command) => {
-                self.stats.commands += 1;
-                if let Some(entry) = self.conns.get_mut(conn) {
-                    entry.flags.set(Flags::BUSY);
-                    // A pong between the fragments of a message does not finish it.
-                    let mid_message = |codec| self.edge.is_websocket(codec) && self.edge.mid_request(codec);
-                    if !entry.codec.as_ref().is_some_and(mid_message) {
-                        entry.flags.clear(Flags::PARTIAL);
-                    }
-                }
-                self.inputs.push_back(Input::Command { conn, command });
+            Action::Command(command) => {
+                self.begin_command(conn);
+                self.submit_command(conn, command);
             }
-            Next::Close(reason) => {
+            Action::Answer(event) => {
+                self.begin_command(conn);
+                self.emit(conn, &event);
+                self.ready(conn);
+            }
+            Action::Close(reason) => {
                 self.forget(conn, reason);
                 self.lingering_close(conn, reason);
             }
+        }
+    }
+
+    /// A command of this connection is under way until its answer.
+    fn begin_command(&mut self, conn: ConnId) {
+        self.stats.commands += 1;
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.flags.set(Flags::BUSY);
+        // A pong between the fragments of a message does not finish it.
+        let mid_message = |codec| self.edge.is_websocket(codec) && self.edge.mid_request(codec);
+        if !entry.codec.as_ref().is_some_and(mid_message) {
+            entry.flags.clear(Flags::PARTIAL);
         }
     }
 

@@ -167,18 +167,20 @@ impl fmt::Debug for Stranger {
     }
 }
 
-/// Takes one of `number` in a period (the generic cell rate algorithm). Returns false, and takes nothing, if there is
-/// none: `full_at` is the time at which all of them are there again.
+/// Takes one of `number` in a period (the generic cell rate algorithm): `full_at` is the time at which all of them are
+/// there again. If there is none, takes nothing, and the error is the time until there is one.
 ///
 /// All of them can be taken at once, and they come back evenly over a period. So a caller gets at most twice the number
 /// in any window of a period, its bounds included: all of them at its begin, and those that came back by its end. A
 /// caller that asks for at most half of the number in any such window is never refused.
-pub(super) fn take_one(full_at: &mut Instant, number: u32, period: TimeSpan, now: Instant) -> bool {
+pub(super) fn take_one(full_at: &mut Instant, number: u32, period: TimeSpan, now: Instant) -> Result<(), TimeSpan> {
     let interval = TimeSpan(period.0.div_ceil(u64::from(number.max(1))));
     let later = (*full_at).max(now).after(interval);
-    let fits = later.since(now) <= TimeSpan(interval.0.saturating_mul(u64::from(number)));
-    if fits {
-        *full_at = later;
+    match later.since(now).0.saturating_sub(interval.0.saturating_mul(u64::from(number))) {
+        0 => {
+            *full_at = later;
+            Ok(())
+        }
+        beyond => Err(TimeSpan(beyond)),
     }
-    fits
 }

@@ -22,7 +22,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use machine::time::Instant;
+use machine::time::{Instant, TimeSpan};
 
 use self::limits::take_one;
 use self::table::{LOOKED_AT, Table};
@@ -135,14 +135,8 @@ impl Strangers {
     /// # Errors
     /// [`Limit::Connections`] if the address has as many as it may.
     pub fn enter(&self, address: IpAddr, now: Instant) -> Result<Option<Stranger>, Limit> {
-        let connections_max = {
-            let limits = self.limits();
-            if !self.needs_addresses() || limits.exempt.iter().any(|prefix| prefix.contains(address)) {
-                return Ok(None);
-            }
-            limits.connections
-        };
-        let stranger = Stranger::of(address);
+        let Some(stranger) = self.identify(address) else { return Ok(None) };
+        let connections_max = self.limits().connections;
         if connections_max == 0 {
             return Ok(Some(stranger));
         }
@@ -183,23 +177,48 @@ impl Strangers {
         stripe.table.release(hash, stranger, now, |other| self.hash(other));
     }
 
+    /// Returns the identity of this address; `None` if it is exempt, or no limit is on.
+    pub fn identify(&self, address: IpAddr) -> Option<Stranger> {
+        let is_exempt = || self.limits().exempt.iter().any(|prefix| prefix.contains(address));
+        (self.needs_addresses() && !is_exempt()).then(|| Stranger::of(address))
+    }
+
     /// Takes one handshake, new user or register of this address. Returns false if that is beyond the limit; a refusal
     /// takes nothing. [`Limit::Connections`] is always true: [`Strangers::enter`] counts them.
+    pub fn take(&self, stranger: Stranger, limit: Limit, now: Instant) -> bool {
+        self.take_all(stranger, &[limit], now).is_ok()
+    }
+
+    /// Takes one of each of these limits, as [`Strangers::take`], or none of them.
     ///
     /// An address that asks for at most half of a limit in any period is never refused. No address is served more than
     /// twice the limit in any period.
-    pub fn take(&self, stranger: Stranger, limit: Limit, now: Instant) -> bool {
-        let number = self.limits().of(limit);
-        let Some(period) = limit.period().filter(|_| number > 0) else { return true };
-        let hash = self.hash(stranger);
-        let Some(mut stripe) = self.stripe(hash) else { return true };
-        let entry = stripe.table.entry(hash, stranger, now, |other| self.hash(other));
-        let Some(full_at) = entry.and_then(|entry| entry.full_at(limit)) else { return true };
-        let is_taken = take_one(full_at, number, period, now);
-        if !is_taken {
-            stripe.tally.add(limit as usize, 1, Some(stranger));
+    ///
+    /// # Errors
+    /// One of them is used up: the time until there is one again.
+    pub fn take_all(&self, stranger: Stranger, limits: &[Limit], now: Instant) -> Result<(), TimeSpan> {
+        let numbers = {
+            let known = self.limits();
+            let rates = limits.iter().filter_map(|limit| Some((*limit, known.of(*limit), limit.period()?)));
+            rates.filter(|(_, number, _)| *number > 0).collect::<Vec<_>>()
+        };
+        if numbers.is_empty() {
+            return Ok(());
         }
-        is_taken
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return Ok(()) };
+        let Stripe { table, tally } = &mut *stripe;
+        let Some(entry) = table.entry(hash, stranger, now, |other| self.hash(other)) else { return Ok(()) };
+        let before = entry.full_at;
+        for (limit, number, period) in numbers {
+            let Some(full_at) = entry.rate(limit) else { continue };
+            if let Err(wait) = take_one(full_at, number, period, now) {
+                entry.full_at = before;
+                tally.add(limit as usize, 1, Some(stranger));
+                return Err(wait);
+            }
+        }
+        Ok(())
     }
 
     /// Counts refusals by a rule, of this caller if its address is known.

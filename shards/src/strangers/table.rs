@@ -9,7 +9,7 @@ use super::limits::{Limit, Stranger};
 pub(super) struct Entry {
     stranger: Stranger,
     /// Times at which the rates are full again: handshakes, new users, registers.
-    full_at: [Instant; 3],
+    pub full_at: [Instant; 3],
     pub connections: u32,
 }
 
@@ -17,7 +17,7 @@ const _: () = assert!(size_of::<Entry>() == 40);
 
 impl Entry {
     /// The time at which this rate is full again; `None` for a limit that is no rate.
-    pub fn full_at(&mut self, limit: Limit) -> Option<&mut Instant> {
+    pub fn rate(&mut self, limit: Limit) -> Option<&mut Instant> {
         match limit {
             Limit::Connections => None,
             Limit::Handshakes => Some(&mut self.full_at[0]),

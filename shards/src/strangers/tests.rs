@@ -269,7 +269,7 @@ mod eviction {
     fn put(table: &mut Table, n: u32, now: Instant, connections: u32, debt: u64) {
         let entry = table.entry(hash(stranger(n)), stranger(n), now, hash).expect("there is room");
         entry.connections = connections;
-        *entry.full_at(Limit::Registers).unwrap() = at(debt);
+        *entry.rate(Limit::Registers).unwrap() = at(debt);
     }
 
     fn known(table: &mut Table) -> Vec<u32> {
@@ -323,7 +323,7 @@ mod eviction {
                     }
                     _ => {
                         if let Some(entry) = table.entry(hash(stranger(n)), stranger(n), now, hash) {
-                            take_one(entry.full_at(Limit::NewUsers).unwrap(), 3, TimeSpan::from_secs(9), now);
+                            let _ = take_one(entry.rate(Limit::NewUsers).unwrap(), 3, TimeSpan::from_secs(9), now);
                         }
                     }
                 }
@@ -363,7 +363,7 @@ mod rates {
                 // A caller that keeps to half of the limit in every window.
                 if in_window(&asked, now) < number / 2 {
                     asked.push(now);
-                    prop_assert!(take_one(&mut full_at, number, PERIOD, Instant(now)));
+                    prop_assert!(take_one(&mut full_at, number, PERIOD, Instant(now)).is_ok());
                 }
             }
         }
@@ -373,7 +373,7 @@ mod rates {
             let (mut full_at, mut now, mut served) = (Instant(0), 5_000, Vec::new());
             for gap in gaps {
                 now += gap;
-                if take_one(&mut full_at, number, PERIOD, Instant(now)) {
+                if take_one(&mut full_at, number, PERIOD, Instant(now)).is_ok() {
                     served.push(now);
                 }
                 prop_assert!(in_window(&served, now) <= 2 * number);
@@ -386,7 +386,8 @@ mod rates {
         for number in [1, 3, 7, 1_000] {
             let mut full_at = Instant(0);
             let served = (0..=PERIOD.0).flat_map(|ns| [ns; 1_001]);
-            let served = served.filter(|ns| take_one(&mut full_at, number, PERIOD, Instant(5_000 + ns))).count();
+            let served =
+                served.filter(|ns| take_one(&mut full_at, number, PERIOD, Instant(5_000 + ns)).is_ok()).count();
             assert!((2 * number - 1..=2 * number).contains(&(served as u32)), "{number}: {served}");
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hashbrown::HashMap;
+use machine::ids::Uaid;
 use tokio::time::Instant;
 
 use super::recent::RecentCounts;
@@ -40,6 +42,8 @@ pub(super) enum Change {
 pub(super) struct Breaker {
     /// Calls, failures and used-up quotas.
     recent: RecentCounts<3>,
+    /// Users whose used-up quota was counted, and the time of that.
+    quotas: HashMap<Uaid, Instant>,
     /// Failures in a row.
     failures: u32,
     open: Option<Open>,
@@ -53,7 +57,7 @@ struct Open {
 
 impl Breaker {
     pub fn new() -> Breaker {
-        Breaker { recent: RecentCounts::over(SPAN), failures: 0, open: None }
+        Breaker { recent: RecentCounts::over(SPAN), quotas: HashMap::new(), failures: 0, open: None }
     }
 
     pub fn is_open(&self) -> bool {
@@ -77,6 +81,25 @@ impl Breaker {
     pub fn refuses(&self, now: Instant) -> Option<Duration> {
         let open = self.open.as_ref()?;
         (now < open.until || open.is_probing).then(|| open.until.saturating_duration_since(now))
+    }
+
+    /// Returns the sign of a call for this user as the breaker counts it: a quota once for each user and span, because
+    /// it may be that of one device, whose sender must not close the service to others.
+    pub fn of_user(&mut self, now: Instant, uaid: Uaid, sign: Sign) -> Sign {
+        if !matches!(sign, Sign::Quota(_)) {
+            return sign;
+        }
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < SPAN;
+        if self.quotas.get(&uaid).is_some_and(is_recent) {
+            return Sign::None;
+        }
+        if self.quotas.len() >= QUOTA_USERS_MAX {
+            self.quotas.retain(|_, at| is_recent(at));
+        }
+        if self.quotas.len() < QUOTA_USERS_MAX {
+            self.quotas.insert(uaid, now);
+        }
+        sign
     }
 
     /// Notes the sign of a call. `jitter` from 0 to 1 lengthens the time until a probe by up to a fifth.
@@ -137,6 +160,8 @@ const FAILURES_MAX: u32 = 20;
 /// Calls within [`SPAN`] of which half open it.
 const CALLS_MIN: u32 = 20;
 const SPAN: Duration = Duration::from_secs(10);
+/// Users whose used-up quota was counted within it. Beyond them, a quota counts each time.
+const QUOTA_USERS_MAX: usize = 16_384;
 /// Time until the first probe.
 const SPAN_MIN: Duration = Duration::from_secs(10);
 /// Longest time between two probes that fail.
@@ -189,6 +214,22 @@ mod tests {
             let sign = if second % 2 == 0 { Sign::Failure } else { Sign::Well };
             assert_eq!(breaker.record(now, sign, false, 0.0), Change::None, "fewer than twenty in ten seconds");
         }
+    }
+
+    /// A flood for one device, which uses up the quota of that device.
+    #[tokio::test]
+    async fn the_quota_of_one_device_opens_it_for_no_other() {
+        let (mut breaker, now) = (Breaker::new(), Instant::now());
+        let (quota, [hot, other]) = (Sign::Quota(Duration::from_secs(30)), [1, 2].map(|n| Uaid([n; 16])));
+        assert_eq!(breaker.of_user(now, hot, quota), quota);
+        for _ in 0..1_000 {
+            assert_eq!(breaker.of_user(now, hot, quota), Sign::None);
+        }
+        assert_eq!(
+            (breaker.of_user(now, hot, Sign::Failure), breaker.of_user(now, other, quota)),
+            (Sign::Failure, quota)
+        );
+        assert_eq!(breaker.of_user(now + SPAN, hot, quota), quota);
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use super::profile::{Next, PendingCall, Profile, attempt};
 use super::queue::{UpstreamCall, UpstreamQueue};
 use super::settings::{Bounds, BridgeSettings};
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
+use super::waiting::{UserCall, share_of};
 
 /// Task that makes the calls. Lives on the control plane.
 pub(in crate::control_plane) struct BridgeDriver {
@@ -137,16 +138,34 @@ impl BridgeDriver {
             return reply(call, BridgeOutcome::Failed(BridgeFailure::Configuration));
         };
         let Some(pending) = profile.prepare(call, now) else { return };
-        if profile.in_flight < self.bounds.in_flight_max && profile.waiting.is_empty() {
+        let uaid = pending.uaid();
+        // While there is a place, every user that waits has its share in flight.
+        let has_share = profile.waiting.in_flight_of(uaid) < share_of(self.bounds.in_flight_max);
+        if profile.in_flight < self.bounds.in_flight_max && has_share {
             return start(&mut self.tasks, number, profile, pending, now);
         }
-        let fits = profile.waiting.len() < self.bounds.waiting_max && self.has_bytes(number, pending.bytes());
+        let has_room = self.make_room(number, &pending, now);
         let Some(profile) = self.profiles.get_mut(&number) else { return };
-        if !fits {
-            return profile.refused(pending, now);
+        if has_room { profile.waiting.push(pending) } else { profile.refused(pending, now) }
+    }
+
+    /// Returns true if a call may wait. A call of the user with the most may be refused for it.
+    fn make_room(&mut self, number: u64, pending: &PendingCall, now: Instant) -> bool {
+        let (uaid, bytes) = (pending.uaid(), pending.bytes());
+        loop {
+            let has_bytes = self.has_bytes(number, bytes);
+            let Some(profile) = self.profiles.get_mut(&number) else { return false };
+            if profile.waiting.of(uaid) >= share_of(self.bounds.waiting_max) {
+                return false;
+            }
+            let given_up = match (has_bytes, profile.waiting.len() < self.bounds.waiting_max) {
+                (true, true) => return true,
+                (_, false) => profile.waiting.make_place(uaid),
+                (false, true) => profile.waiting.make_bytes(uaid, bytes),
+            };
+            let Some(given_up) = given_up else { return false };
+            profile.refused(given_up, now);
         }
-        profile.waiting_bytes += pending.bytes();
-        profile.waiting.push_back(pending);
     }
 
     /// Returns true if a call of this profile with this many bytes may wait. Half of the room is for all; of the other
@@ -156,7 +175,7 @@ impl BridgeDriver {
         let share = half / self.names.len().max(1);
         let beyond = |held: usize| held.saturating_sub(share);
         let of =
-            |(of, profile): (&u64, &Profile)| beyond(profile.waiting_bytes + if *of == number { bytes } else { 0 });
+            |(of, profile): (&u64, &Profile)| beyond(profile.waiting.bytes() + if *of == number { bytes } else { 0 });
         self.profiles.iter().map(of).sum::<usize>() <= half
     }
 
@@ -173,11 +192,8 @@ impl BridgeDriver {
         self.reload();
         let now = Instant::now();
         for (number, profile) in &mut self.profiles {
-            while profile.waiting.front().is_some_and(|pending| now >= pending.deadline) {
-                if let Some(pending) = profile.waiting.pop_front() {
-                    profile.waiting_bytes -= pending.bytes();
-                    profile.expired(pending, now);
-                }
+            while let Some(pending) = profile.waiting.next_expired(now) {
+                profile.expired(pending, now);
             }
             start_waiting(&mut self.tasks, self.bounds, *number, profile, now);
             if let Some(connections) = &profile.service.connections {
@@ -201,7 +217,7 @@ impl BridgeDriver {
             stats: profile.stats.clone(),
             in_flight: profile.in_flight,
             waiting: profile.waiting.len(),
-            waiting_bytes: profile.waiting_bytes,
+            waiting_bytes: profile.waiting.bytes(),
             is_breaker_open: profile.breaker.is_open(),
             is_guard_active: profile.guard.is_active(now),
             ages: profile.service.bridge.ages(),
@@ -230,11 +246,16 @@ fn reply(call: UpstreamCall, outcome: BridgeOutcome) {
 
 type Tasks = JoinSet<(u64, PendingCall, Judgement)>;
 
-/// Starts calls that wait, as far as there is room.
+/// Starts calls that wait, as far as there is room: the users take turns.
 fn start_waiting(tasks: &mut Tasks, bounds: Bounds, number: u64, profile: &mut Profile, now: Instant) {
-    while profile.in_flight < bounds.in_flight_max || profile.breaker.refuses(now).is_some() {
-        let Some(pending) = profile.waiting.pop_front() else { return };
-        profile.waiting_bytes -= pending.bytes();
+    loop {
+        let share = match profile.breaker.refuses(now) {
+            // Each of them has its reply at once.
+            Some(_) => usize::MAX,
+            None if profile.in_flight < bounds.in_flight_max => share_of(bounds.in_flight_max),
+            None => return,
+        };
+        let Some(pending) = profile.waiting.next(share) else { return };
         start(tasks, number, profile, pending, now);
     }
 }

@@ -1,12 +1,12 @@
 //! One profile: its calls that wait and that are under way, and the decisions on them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http_body_util::Full;
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request};
+use machine::ids::Uaid;
 use machine::upstream::{BridgeFailure, BridgeOutcome};
 use tokio::time::{Instant, timeout_at};
 
@@ -22,6 +22,7 @@ use super::request::Prepared;
 use super::retry_budget::RetryBudget;
 use super::settings::ProfileSettings;
 use super::stats::ProfileStats;
+use super::waiting::{UserCall, Waiting};
 use crate::control_plane::jitter::jitter;
 
 /// State of one profile.
@@ -29,8 +30,7 @@ pub(super) struct Profile {
     pub name: Arc<BridgeName>,
     pub service: Arc<Service>,
     timeout: Duration,
-    pub waiting: VecDeque<PendingCall>,
-    pub waiting_bytes: usize,
+    pub waiting: Waiting<PendingCall>,
     pub in_flight: usize,
     pub breaker: Breaker,
     pub guard: Guard,
@@ -61,10 +61,17 @@ pub(super) struct PendingCall {
     is_probe: bool,
 }
 
-impl PendingCall {
-    /// Bytes that a call that waits holds.
-    pub fn bytes(&self) -> usize {
+impl UserCall for PendingCall {
+    fn uaid(&self) -> Uaid {
+        self.call.op.message.uaid
+    }
+
+    fn bytes(&self) -> usize {
         self.prepared.body.len()
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
     }
 }
 
@@ -89,8 +96,7 @@ impl Profile {
             name,
             service: Service::new(bridge, connections),
             timeout,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            waiting: Waiting::new(),
             in_flight: 0,
             breaker: Breaker::new(),
             guard: Guard::new(),
@@ -161,13 +167,18 @@ impl Profile {
         }
         self.budget.called(now);
         self.in_flight += 1;
+        self.waiting.began(pending.uaid());
         Some(pending)
     }
 
     /// Handles the result of an attempt.
     pub fn ended(&mut self, pending: PendingCall, judgement: Judgement, now: Instant) -> Next {
         self.in_flight -= 1;
-        match self.breaker.record(now, judgement.sign, pending.is_probe, jitter()) {
+        let sign = match pending.is_probe {
+            true => judgement.sign,
+            false => self.breaker.of_user(now, pending.uaid(), judgement.sign),
+        };
+        match self.breaker.record(now, sign, pending.is_probe, jitter()) {
             Change::Opened => {
                 tracing::warn!(bridge = self.name.kind(), app = %self.name.app, "bridge breaker opened");
             }
@@ -185,6 +196,7 @@ impl Profile {
             }
             judgement = Judgement::shed(SHED_SECONDS_MIN);
         }
+        self.waiting.ended(pending.uaid());
         self.reply(pending.call, pending.since, now, judgement);
         Next::Over
     }

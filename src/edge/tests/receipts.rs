@@ -7,6 +7,7 @@ use shards::ports::Port;
 
 use super::endpoint::{GOOD, path, post};
 use super::*;
+use protocol::webpush::endpoint::Subscription;
 use protocol::webpush::receipt::Receipt;
 
 /// Path of the receipt of [`STAMP`], as a POST with TTL 60 returns it.
@@ -176,8 +177,24 @@ fn what_is_too_much_is_429_with_the_time_to_wait() {
     }
 }
 
+/// Status of a POST.
+fn send_to(harness: &mut Harness, path: &str, headers: &str) -> u16 {
+    let before = harness.statuses().len();
+    harness.feed(post(path, headers, "b").as_bytes());
+    let statuses = harness.statuses();
+    assert_eq!(statuses.len(), before + 1);
+    statuses[before]
+}
+
+/// Path of an endpoint of this user.
+fn path_of(edge: &mut PushEdge, uaid: Uaid) -> String {
+    let mut url = Vec::new();
+    edge.tokens.seal(&Subscription { uaid, chid: Chid([2; 16]), key: None }, &mut url);
+    String::from_utf8(url).unwrap().strip_prefix(ORIGIN).unwrap().to_owned()
+}
+
 #[test]
-fn a_sender_has_its_rate_and_those_without_a_key_share_one() {
+fn a_sender_has_its_rate_and_those_without_a_key_one_for_each_user() {
     let (sender, other) = (Sender::new(), Sender::new());
     let authorization = |sender: &Sender| {
         format!("{GOOD}Authorization: vapid t={},k={}\r\n", sender.good_token(NOW + 3600), sender.key())
@@ -186,22 +203,21 @@ fn a_sender_has_its_rate_and_those_without_a_key_share_one() {
     let edge = PushEdge::new(&EdgeConfig { origin_rate: 1, ..config() }).unwrap();
     let mut harness = Harness::with(edge, Port::Endpoint);
     let path = path(None);
-    let mut send = |headers: &str| {
-        let before = harness.statuses().len();
-        harness.feed(post(&path, headers, "b").as_bytes());
-        let statuses = harness.statuses();
-        assert_eq!(statuses.len(), before + 1);
-        statuses[before]
-    };
+    let mut send = |headers: &str| send_to(&mut harness, &path, headers);
     for headers in [&mine, &others, GOOD] {
         let statuses: Vec<u16> = (0..12).map(|_| send(headers)).collect();
         assert_eq!(statuses, [[201; 10].as_slice(), &[429; 2]].concat(), "a burst of ten seconds");
     }
+    // A sender without a key, to another user.
+    let elsewhere = path_of(&mut harness.edge, Uaid([9; 16]));
+    let statuses: Vec<u16> = (0..12).map(|_| send_to(&mut harness, &elsewhere, GOOD)).collect();
+    assert_eq!(statuses, [[201; 10].as_slice(), &[429; 2]].concat());
+    let mut send = |headers: &str| send_to(&mut harness, &path, headers);
     // Bad authorization counts for no sender.
     assert_eq!(send(&format!("{GOOD}Authorization: vapid t=x,k={}\r\n", sender.key())), 401);
     assert!(harness.written_text().contains("Retry-After: 1\r\n"));
-    assert_eq!(harness.edge.stats().posts_too_many, 6);
-    assert_eq!(harness.commands.len(), 30, "the machine is not asked");
+    assert_eq!(harness.edge.stats().posts_too_many, 8);
+    assert_eq!(harness.commands.len(), 40, "the machine is not asked");
 }
 
 #[test]

@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use super::endpoint::{GOOD, path, post};
 use super::*;
-use crate::edge::{BridgeProfiles, RegistrationSettings};
+use crate::edge::{AccessRules, BridgeProfiles, Forwarding, Register, RegistrationSettings};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::registration::RegistrationFault;
 use protocol::webpush::registration::SecretKeys;
+use protocol::wire::forwarded::Kind;
 
 const AUTH_KEY: &str = "first-key-of-this-server";
 const USERS: &str = "/v1/fcm/app/registration";
@@ -20,11 +21,7 @@ fn settings() -> RegistrationSettings {
     profiles.add(BridgeKind::Fcm, "app");
     profiles.add(BridgeKind::Apns, "ios");
     profiles.add(BridgeKind::Stub, "error");
-    RegistrationSettings {
-        auth_keys: vec![AUTH_KEY.into(), "an-older-key-of-it".into()],
-        profiles,
-        registration_rate: 0,
-    }
+    RegistrationSettings { auth_keys: vec![AUTH_KEY.into(), "an-older-key-of-it".into()], profiles }
 }
 
 fn harness_of(settings: RegistrationSettings) -> Harness {
@@ -249,6 +246,7 @@ fn answers_of_the_owner() {
         (RegistrationAnswer::Conflict, (409, 108)),
         (RegistrationAnswer::Full, (400, 108)),
         (RegistrationAnswer::Refused(Refusal(255)), (400, 0)),
+        (RegistrationAnswer::TooMany { retry_after: 77 }, (429, 203)),
         (RegistrationAnswer::Unavailable, (503, 201)),
     ];
     for (answer, (status, errno)) in rows {
@@ -310,22 +308,52 @@ fn without_keys_there_is_no_api() {
     assert_eq!(other.response().0, 200, "keys and profiles come by a reload");
 }
 
+/// `access.register` holds for every way to become a user.
 #[test]
-fn first_registrations_have_a_rate() {
-    let mut edge = harness_of(RegistrationSettings { registration_rate: 1, ..settings() }).edge;
-    for _ in 0..10 {
-        let mut harness = Harness::with(edge, Port::Endpoint);
-        harness.feed(call("POST", USERS, None, DEVICE).as_bytes());
+fn a_first_registration_needs_the_token_of_an_upgrade() {
+    let token = "a-token-of-sixteen-or-more";
+    let rules = AccessRules { register: Register::Token(vec![token.into()]), ..AccessRules::default() };
+    for (users, body) in [("/v1/webpush/any/registration", DEVICE), (USERS, DEVICE)] {
+        let edge =
+            || PushEdge::new(&EdgeConfig { rules: rules.clone(), registrations: Arc::new(settings()), ..config() });
+        for wrong in [None, Some("Bearer another-token-of-sixteen"), Some("webpush 00")] {
+            let mut harness = Harness::with(edge().unwrap(), Port::Endpoint);
+            harness.feed(call("POST", users, wrong, body).as_bytes());
+            assert_eq!(harness.fault(), (401, None), "{users} {wrong:?}");
+            assert!(harness.commands.is_empty() && harness.response().1.contains("WWW-Authenticate: Bearer\r\n"));
+            assert_eq!(harness.edge.take_refused().by_rule, [1, 0, 0]);
+            assert_eq!(harness.edge.stats().bridge_registrations_register_401, 1);
+        }
+        let mut harness = Harness::with(edge().unwrap(), Port::Endpoint);
+        harness.feed(call("POST", users, Some(&format!("Bearer {token}")), body).as_bytes());
+        assert_eq!(harness.response().0, 200, "{users}");
+        // The secret of a user is its right.
+        let mut harness = Harness::with(harness.edge, Port::Endpoint);
+        harness.feed(of_user("POST", "/subscription", "").as_bytes());
         assert_eq!(harness.response().0, 200);
-        edge = harness.edge;
     }
+}
+
+#[test]
+fn a_channel_of_a_key_that_is_not_allowed_is_refused_and_counted() {
+    let rules = AccessRules { register: Register::Vapid(vec![Sender::new().digest()]), ..AccessRules::default() };
+    let edge = PushEdge::new(&EdgeConfig { rules, registrations: Arc::new(settings()), ..config() }).unwrap();
     let mut harness = Harness::with(edge, Port::Endpoint);
     harness.feed(call("POST", USERS, None, DEVICE).as_bytes());
-    assert_eq!(harness.fault(), (429, Some(203)));
-    assert!(harness.response().1.contains("Retry-After: 1\r\n"));
-    let mut harness = Harness::with(harness.edge, Port::Endpoint);
-    harness.feed(of_user("POST", "/subscription", "").as_bytes());
-    assert_eq!(harness.response().0, 200, "only first registrations are counted");
+    assert_eq!(harness.fault(), (400, Some(108)));
+    assert_eq!(harness.edge.take_refused().by_rule, [0, 1, 0]);
+}
+
+/// The reactor asks for it when the command comes, and trusts it if a trusted proxy sent the head.
+#[test]
+fn a_first_registration_names_the_caller_of_its_head() {
+    let forwarding = Forwarding { field: Some(Kind::XForwardedFor), trusted: Arc::default() };
+    let edge = PushEdge::new(&EdgeConfig { forwarding, registrations: Arc::new(settings()), ..config() }).unwrap();
+    let mut harness = Harness::with(edge, Port::Endpoint);
+    let request = call("POST", USERS, None, DEVICE).replacen("Host:", "X-Forwarded-For: 192.0.2.7\r\nHost:", 1);
+    harness.feed(request.as_bytes());
+    assert_eq!(harness.response().0, 200);
+    assert_eq!(harness.edge.forwarded(), Some([192, 0, 2, 7].into()));
 }
 
 #[test]

@@ -50,6 +50,10 @@ impl ShardMachine {
             self.answer(cx, reply_to, Published::OtherMode);
             return;
         }
+        if let Err(retry_after) = self.rates.charge_bridged(cx.now, &message, &mut self.stats) {
+            self.answer(cx, reply_to, Published::OverBudget { retry_after });
+            return;
+        }
         let handover = BridgeHandover { to: Arc::from(to), message };
         match reply_to {
             ReplyTo::Local(conn) => self.call_bridge(cx, conn, handover),

@@ -83,9 +83,9 @@ mod tests;
 
 pub use command::{
     AckUpdate, AckVersion, AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancel, Cancelled, CloseReason,
-    Command, Device, Disposition, Event, Hello, NewChannel, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify,
-    NodePush, Publish, Published, Refusal, RegistrationAnswer, RegistrationCall, RegistrationCommand, RelayCommand,
-    RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
+    Command, Creates, Device, Disposition, Event, Hello, NewChannel, NodeAnswer, NodeCommand, NodeDisconnect,
+    NodeNotify, NodePush, Publish, Published, Refusal, RegistrationAnswer, RegistrationCall, RegistrationCommand,
+    RelayCommand, RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
 };
 pub use composer::ShardMachine;
 pub use config::MachineConfig;

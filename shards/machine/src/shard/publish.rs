@@ -187,11 +187,11 @@ impl ShardMachine {
         if self.storage_room.is_full() || self.pending_saves.contains(session.uaid) {
             return false;
         }
-        let bytes = ledger_bytes(message);
-        if !self.ledger_room.fits(bytes) {
+        let (bytes, active) = (ledger_bytes(message), self.active_of(session.active));
+        if !self.ledger_room.fits(bytes, active.map_or(0, |active| active.window.waiting_bytes())) {
             return false;
         }
-        match self.active_of(session.active) {
+        match active {
             None => true,
             Some(active) => {
                 active.window.len() < usize::from(self.config.window)

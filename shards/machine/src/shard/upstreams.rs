@@ -20,12 +20,17 @@ impl ShardMachine {
         work: PendingUpstreamOp,
         op: UpstreamOp,
     ) -> Result<(), PendingUpstreamOp> {
-        if self.draining() || !self.upstream_calls.has_room() {
+        // Its calls must not take the places of other users.
+        let user = match &op {
+            UpstreamOp::Bridge { message, .. } => Some(message.uaid),
+            UpstreamOp::Forward(_) => None,
+        };
+        if self.draining() || !self.upstream_calls.has_room(user) {
             self.stats.upstream_calls_shed += 1;
             return Err(work);
         }
         self.stats.upstream_calls += 1;
-        let ticket = self.upstream_calls.begin(work);
+        let ticket = self.upstream_calls.begin(user, work);
         cx.effects.push_back(Effect::Upstream(ticket, op));
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::ports::Edge;
 use crate::ring::{Flags, State};
 use machine::ids::ConnId;
 use machine::time::TimeSpan;
-use machine::{AgentCommand, AgentEvent, Event, Input};
+use machine::{AgentCommand, AgentEvent, Event};
 
 use super::frozen_table::Kept;
 use super::{Machine, Reactor};
@@ -39,7 +39,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if entry.flags.has(Flags::KNOWN) && !entry.flags.has(Flags::BUSY) {
             entry.flags.set(Flags::BUSY);
-            self.inputs.push_back(Input::Command { conn, command: AgentCommand::Pong.into() });
+            self.command(conn, AgentCommand::Pong);
             self.drive();
         }
     }

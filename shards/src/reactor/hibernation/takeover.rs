@@ -123,8 +123,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
             greeting.insert(conn);
             entry.flags.set(Flags::KNOWN);
-            let command = AgentCommand::Hello(Box::new(hello)).into();
-            self.inputs.extend([Input::Opened { conn }, Input::Command { conn, command }]);
+            self.inputs.push_back(Input::Opened { conn });
+            self.command(conn, AgentCommand::Hello(Box::new(hello)));
             self.drive();
         }
         worked

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::reactor::{CallerRules, PlaneLimits, Proxies};
 use crate::ring::{ArenaSpan, SpanSize};
 use crate::strangers::{Access, Cause, Limit, StrangerLimits, Strangers};
+use machine::limits::RELAYS_OF_ADDRESS_MAX;
 
 use super::bench::{Bench, Client, run};
 use super::toy_tls::ToyClient;
@@ -171,6 +172,72 @@ fn handshakes_registers_and_new_users_have_limits() {
         let refused =
             [Limit::Handshakes, Limit::NewUsers, Limit::Registers].map(|limit| stats.refused(Cause::Limit(limit)));
         assert_eq!(refused, [1, 1, 1]);
+    });
+}
+
+/// Sessions and requests share the limits of their address, and a request is told when to try again.
+#[test]
+fn a_registration_by_request_counts_as_that_of_a_session() {
+    run(|| {
+        let limits = StrangerLimits { new_users_per_hour: 2, registers_per_hour: 9, ..StrangerLimits::default() };
+        let rules = rules(limits, Proxies::default());
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut agent = bench.websocket();
+        agent.say(b"W\n");
+        hears(&mut bench, &mut agent, b"pong\n");
+        let mut device = saying(bench.endpoint, b"A\nA\nE\n");
+        hears(&mut bench, &mut device, b"pong\n429 1800\npong\n");
+        let mut another = bench.websocket();
+        another.say(b"W\n");
+        is_closed(&mut bench, &mut another, b"bye AddressLimit\n");
+        assert_eq!(rules.strangers.stats().refused(Cause::Limit(Limit::NewUsers)), 2);
+        assert_eq!(bench.log(0).iter().filter(|line| *line == "command R").count(), 1, "the machine made one user");
+    });
+}
+
+#[test]
+fn an_address_has_its_share_of_the_relays_until_one_ends() {
+    run(|| {
+        let rules = rules(limits(1_000), Proxies::default());
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut relays: Vec<Client> = (0..RELAYS_OF_ADDRESS_MAX).map(|_| saying(bench.websocket, b"UP\nO\n")).collect();
+        bench.until("all are relays", |_| relays.iter_mut().all(|relay| relay.heard() == b"101\npong\n"));
+        let mut beyond = saying(bench.websocket, b"UP\nO\n");
+        is_closed(&mut bench, &mut beyond, b"101\nbye AddressLimit\n");
+        drop(relays.pop());
+        bench.until("one has ended", |bench| bench.shards[0].connections() < RELAYS_OF_ADDRESS_MAX as u32);
+        let mut next = saying(bench.websocket, b"UP\nO\n");
+        hears(&mut bench, &mut next, b"101\npong\n");
+    });
+}
+
+/// Of the two limits that it needs, a request that is refused takes neither.
+#[test]
+fn a_registration_by_request_takes_both_limits_or_none() {
+    run(|| {
+        let limits = StrangerLimits { new_users_per_hour: 3, registers_per_hour: 1, ..StrangerLimits::default() };
+        let rules = rules(limits, Proxies::default());
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut device = saying(bench.endpoint, b"A\nA\nA\nA\n");
+        hears(&mut bench, &mut device, b"pong\n429 3600\n429 3600\n429 3600\n");
+        for _ in 0..2 {
+            let mut agent = bench.websocket();
+            agent.say(b"W\n");
+            hears(&mut bench, &mut agent, b"pong\n");
+        }
+    });
+}
+
+#[test]
+fn a_request_of_a_trusted_proxy_counts_for_the_caller_that_it_names() {
+    run(|| {
+        let limits = StrangerLimits { new_users_per_hour: 1, ..StrangerLimits::default() };
+        let rules = rules(limits, proxies(false, true));
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut proxy = saying(bench.endpoint, b"A 192.0.2.1\nA 192.0.2.1\nA 192.0.2.2\nA\nA\n");
+        hears(&mut bench, &mut proxy, b"pong\n429 3600\npong\npong\npong\n");
+        let mut agent = saying(bench.websocket, b"UP 192.0.2.2\nW\n");
+        is_closed(&mut bench, &mut agent, b"101\nbye AddressLimit\n");
     });
 }
 

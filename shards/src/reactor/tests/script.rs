@@ -2,8 +2,9 @@
 //!
 //! A line is an order: a letter and a number. `UP` upgrades a WebSocket; `E` is answered `pong`; `H` is held
 //! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a lingering close;
-//! `M n` moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one. An upgrade may name its caller,
-//! as `UP 192.0.2.1` does. A PROXY header is a line too: `PROXY 192.0.2.1`.
+//! `M n` moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one; `A` registers a user by
+//! request; `O` opens a relay. An upgrade and such a request may name their caller, as `UP 192.0.2.1` does. A PROXY
+//! header is a line too: `PROXY 192.0.2.1`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -18,7 +19,8 @@ use machine::stats::{Board, Meaning};
 use machine::time::{Instant, Now, UnixSeconds};
 use machine::{
     AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancelled, Carried, CloseReason, Command, Effect,
-    EffectQueue, Event, Hello, Input, Mail, SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
+    EffectQueue, Event, Hello, Input, Mail, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand,
+    RelayCommand, SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
 };
 
 /// Bytes of a notification's payload.
@@ -111,6 +113,14 @@ impl Edge for LineEdge {
         if *op == b'R' {
             return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
         }
+        if *op == b'O' {
+            return Ingest::Command { consumed, command: RelayCommand::Open.into() };
+        }
+        if *op == b'A' {
+            self.forwarded = address(rest);
+            let call = RegistrationCall::Create { device: None, channel: NewChannel { chid: CHID, key: None } };
+            return Ingest::Command { consumed, command: RegistrationCommand { uaid: Uaid([0; 16]), call }.into() };
+        }
         let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
         Ingest::Command { consumed, command: SessionCommand::Unregister { chid: Chid([*op; 16]), code }.into() }
     }
@@ -129,6 +139,9 @@ impl Edge for LineEdge {
             Event::Sender(SenderEvent::Cancelled(_)) => {
                 out.extend_from_slice(b"last\n");
                 return Emitted::Last;
+            }
+            Event::Registration(RegistrationAnswer::TooMany { retry_after }) => {
+                out.extend_from_slice(format!("429 {retry_after}\n").as_bytes());
             }
             _ => out.extend_from_slice(b"pong\n"),
         }
@@ -309,6 +322,7 @@ impl Machine for Script {
                 let (chid, code) = match command {
                     Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
                     Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, .. })) => (chid, 0),
+                    Command::Registration(_) | Command::Relay(RelayCommand::Open) => (CHID, 0),
                     _ => panic!("the edge makes no other"),
                 };
                 assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use machine::ids::StoreTicket;
+use machine::ids::{StoreTicket, Uaid};
 use machine::message::Message;
 use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
 use protocol::webpush::headers::Encryption;
@@ -117,6 +117,11 @@ fn settings(upstream: &Upstream, directory: &std::path::Path, sets: &[&str]) -> 
 fn small() -> Arc<Message> {
     let headers = Encryption { encoding: Some(b"aes128gcm"), ..Encryption::default() };
     Arc::new(message(&headers, b"body"))
+}
+
+/// A notification for the `n`th user.
+fn of_user(n: u8) -> Arc<Message> {
+    Arc::new(Message { uaid: Uaid([n; 16]), ..(*small()).clone() })
 }
 
 fn failed(failure: BridgeFailure) -> BridgeOutcome {

@@ -15,7 +15,7 @@ async fn calls_beyond_the_bounds_are_refused_at_once_and_the_others_are_answered
     kit.profile(|profile| profile.ages.token.is_some()).await;
     kit.upstream.state.set(always("silence"));
     let device = user(BridgeKind::Fcm, "firefox", "device");
-    let tickets: Vec<StoreTicket> = (0..6).map(|_| kit.submit(&device, &small())).collect();
+    let tickets: Vec<StoreTicket> = (0..6).map(|n| kit.submit(&device, &of_user(n))).collect();
     let (ticket, outcome) = kit.reply().await;
     assert_eq!((ticket, outcome), (tickets[5], failed(BridgeFailure::Unavailable { retry_after: 10 })));
     kit.profile(|profile| (profile.in_flight, profile.waiting) == (2, 3)).await;
@@ -29,6 +29,33 @@ async fn calls_beyond_the_bounds_are_refused_at_once_and_the_others_are_answered
     assert_eq!((profile.waiting, profile.waiting_bytes), (0, 0));
 }
 
+/// A stranger that posts to its own device on very many connections, each again as soon as it is answered.
+#[tokio::test]
+async fn a_flood_for_one_device_refuses_no_call_for_another() {
+    let mut kit = Kit::start(&[]).await;
+    kit.profile(|profile| profile.ages.token.is_some()).await;
+    kit.upstream.state.set(always("ok;delay=50"));
+    let (hot, other) = (user(BridgeKind::Fcm, "firefox", "hot"), user(BridgeKind::Fcm, "firefox", "other"));
+    for _ in 0..1_800 {
+        kit.submit(&hot, &of_user(1));
+    }
+    let (mut outcomes, mut shed) = (Vec::new(), 0);
+    for _ in 0..40 {
+        let own = kit.submit(&other, &of_user(2));
+        loop {
+            let (ticket, outcome) = kit.reply().await;
+            if ticket == own {
+                outcomes.push(outcome);
+                break;
+            }
+            shed += usize::from(outcome != BridgeOutcome::Sent);
+            kit.submit(&hot, &of_user(1));
+        }
+    }
+    assert!(shed > 0, "the flood was beyond its share");
+    assert_eq!(outcomes, [BridgeOutcome::Sent; 40]);
+}
+
 #[tokio::test]
 async fn waiting_bytes_have_a_bound_for_all_profiles() {
     let sets = ["bridge.max_in_flight=1", "bridge.queue_bytes=64KiB"];
@@ -36,9 +63,9 @@ async fn waiting_bytes_have_a_bound_for_all_profiles() {
     kit.profile(|profile| profile.ages.token.is_some()).await;
     kit.upstream.state.set(always("silence"));
     let headers = Encryption { encoding: Some(b"aes128gcm"), ..Encryption::default() };
-    let (device, large) = (user(BridgeKind::Fcm, "firefox", "device"), Arc::new(message(&headers, &[0; 3_000])));
-    for _ in 0..30 {
-        kit.submit(&device, &large);
+    let (device, large) = (user(BridgeKind::Fcm, "firefox", "device"), message(&headers, &[0; 3_000]));
+    for n in 0..30 {
+        kit.submit(&device, &Arc::new(Message { uaid: Uaid([n; 16]), ..large.clone() }));
     }
     assert_eq!(kit.reply().await.1, failed(BridgeFailure::Unavailable { retry_after: 10 }));
     let profile = kit.profile(|profile| profile.waiting > 0).await;

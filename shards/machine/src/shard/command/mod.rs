@@ -35,6 +35,66 @@ pub enum Command {
     Node(NodeCommand),
 }
 
+/// Things that outlive a command if it is carried out, or that an event gives to its peer.
+///
+/// Every command and every event says so, and a shard admits each of them by the address of its caller before it takes
+/// effect (`shards/src/reactor/admission.rs`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Creates {
+    Nothing,
+    /// A channel of a user that is there.
+    Channel,
+    /// A user. It is stored with its first channel, which is counted by itself.
+    User,
+    /// A user and its first channel.
+    UserWithChannel,
+    /// A place among the relays of its shard, until its connection ends.
+    Relay,
+}
+
+impl Command {
+    /// Returns what the command makes.
+    pub fn creates(&self) -> Creates {
+        let of_session = |command: &SessionCommand| match command {
+            SessionCommand::Register { .. } => Creates::Channel,
+            SessionCommand::Unregister { .. }
+            | SessionCommand::Urgency { .. }
+            | SessionCommand::Ack(_)
+            | SessionCommand::AckVersions(_)
+            | SessionCommand::Nack { .. }
+            | SessionCommand::BroadcastSubscribe(_) => Creates::Nothing,
+        };
+        match self {
+            Command::Agent(AgentCommand::Session(command)) => of_session(command),
+            // The event that tells a new UAID says that its user is new: only the owner shard knows it.
+            Command::Agent(AgentCommand::Hello(_) | AgentCommand::Ping | AgentCommand::Pong) => Creates::Nothing,
+            Command::Relay(RelayCommand::For { command, .. }) => of_session(command),
+            Command::Relay(RelayCommand::Open) => Creates::Relay,
+            Command::Relay(
+                RelayCommand::Attach(_) | RelayCommand::Bye(_) | RelayCommand::Ping | RelayCommand::Pong,
+            ) => Creates::Nothing,
+            Command::Registration(command) => match command.call {
+                RegistrationCall::Create { .. } => Creates::UserWithChannel,
+                RegistrationCall::Subscribe(Ok(_)) => Creates::Channel,
+                RegistrationCall::Subscribe(Err(_))
+                | RegistrationCall::Update(_)
+                | RegistrationCall::List
+                | RegistrationCall::Remove
+                | RegistrationCall::Unsubscribe(_) => Creates::Nothing,
+            },
+            Command::Sender(
+                SenderCommand::Publish(_)
+                | SenderCommand::Cancel(_)
+                | SenderCommand::Receipt(_)
+                | SenderCommand::Forward(_),
+            ) => Creates::Nothing,
+            Command::Node(NodeCommand::Push(_) | NodeCommand::Notify(_) | NodeCommand::Disconnect(_)) => {
+                Creates::Nothing
+            }
+        }
+    }
+}
+
 /// Message that an edge writes on one connection.
 #[derive(Debug)]
 pub enum Event {
@@ -55,12 +115,25 @@ impl Event {
         }
     }
 
-    /// Returns true if this event tells a user agent a UAID that was made for it.
-    pub fn is_new_user(&self) -> bool {
+    /// Returns what the event gives to its peer: a UAID that was made for it is a user.
+    pub fn creates(&self) -> Creates {
+        let of_session = |event: &SessionEvent| match event {
+            SessionEvent::Hello { minted: true, .. } => Creates::User,
+            SessionEvent::Hello { minted: false, .. }
+            | SessionEvent::Registered { .. }
+            | SessionEvent::Unregistered { .. }
+            | SessionEvent::Notification { .. }
+            | SessionEvent::Urgency { .. }
+            | SessionEvent::Broadcast(_) => Creates::Nothing,
+        };
         match self {
-            Event::Agent(AgentEvent::Session(event)) => matches!(event, SessionEvent::Hello { minted: true, .. }),
-            Event::Relay(RelayEvent::Of { event, .. }) => matches!(**event, SessionEvent::Hello { minted: true, .. }),
-            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Registration(_) | Event::Node(_) => false,
+            Event::Agent(AgentEvent::Session(event)) => of_session(event),
+            Event::Relay(RelayEvent::Of { event, .. }) => of_session(event),
+            Event::Agent(AgentEvent::Ping | AgentEvent::Pong)
+            | Event::Relay(RelayEvent::Opened { .. } | RelayEvent::Bye { .. } | RelayEvent::Ping | RelayEvent::Pong)
+            | Event::Sender(_)
+            | Event::Registration(_)
+            | Event::Node(_) => Creates::Nothing,
         }
     }
 }

@@ -73,6 +73,9 @@ pub enum RegistrationAnswer {
     Full,
     /// The call broke this rule, found by the shard where it landed.
     Refused(Refusal),
+    /// 429 errno 203: the address of the caller may make no more users or channels now. The landing shard says so
+    /// itself.
+    TooMany { retry_after: u32 },
     /// 503: storage has no room or failed, or another call of this user is under way. The change may have taken effect.
     Unavailable,
 }

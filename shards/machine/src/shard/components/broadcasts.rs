@@ -18,13 +18,16 @@ pub(in crate::shard) struct Broadcasts {
     by_id: BTreeMap<Box<str>, u16>,
     /// Places in `values` that are free again.
     free_values: Vec<u16>,
-    /// Values without a version; at most `BROADCAST_IDS_AWAITED_MAX`.
+    /// Values without a version that are not expected; at most `BROADCAST_IDS_AWAITED_MAX`.
     awaited: usize,
+    /// Values with a version.
+    valued: usize,
     /// Grows with every change; a session that has seen it is up to date.
     change: u32,
-    /// Set 0 is empty. Each of the others is sorted and lives as long as a session has it; at most
-    /// `BROADCAST_SETS_MAX`.
+    /// Set 0 is empty. Each of the others is sorted and lives as long as a session has it.
     sets: Vec<Set>,
+    /// Sets that strangers can make without end; at most `BROADCAST_SETS_MAX`.
+    counted_sets: usize,
     by_set: BTreeMap<Box<[u16]>, u16>,
     /// Places in `sets` that are free again.
     free_sets: Vec<u16>,
@@ -75,6 +78,8 @@ impl Beat {
 
 struct Value {
     id: Box<str>,
+    /// It has its place whether a session names it or not.
+    expected: bool,
     /// `None` while only user agents have named it; its sessions are told as soon as it has one.
     version: Option<Box<str>>,
     changed: u32,
@@ -82,28 +87,44 @@ struct Value {
     sets: u16,
 }
 
+impl Value {
+    /// Returns true if it has its place whether a session names it or not.
+    fn is_known(&self) -> bool {
+        self.expected || self.version.is_some()
+    }
+}
+
 #[derive(Default)]
 struct Set {
     ids: Box<[u16]>,
     sessions: u32,
+    /// False for a set of one id that is known: it always has a place.
+    counted: bool,
 }
 
 impl Broadcasts {
     /// An empty table; a push takes `spread_time`.
     pub fn new(spread_time: TimeSpan) -> Broadcasts {
-        Broadcasts {
+        let mut broadcasts = Broadcasts {
             values: Vec::new(),
             by_id: BTreeMap::new(),
             free_values: Vec::new(),
             awaited: 0,
+            valued: 0,
             change: 0,
             sets: vec![Set::default()],
+            counted_sets: 0,
             by_set: BTreeMap::new(),
             free_sets: Vec::new(),
             refused: 0,
             spread: None,
             spread_time,
+        };
+        for id in limits::BROADCAST_IDS_EXPECTED {
+            let at = broadcasts.add(id, None, 0);
+            broadcasts.values[usize::from(at)].expected = true;
         }
+        broadcasts
     }
 
     /// Number of ids that a bound kept out of the set of a session.
@@ -209,8 +230,9 @@ impl Broadcasts {
     /// Takes the value of one id; true when it differs.
     fn set_one(&mut self, value: &BroadcastVersion, change: u32) -> bool {
         let Some(at) = self.by_id.get(&value.id) else {
-            let full = self.by_id.len() - self.awaited >= limits::BROADCAST_IDS_MAX;
+            let full = self.valued >= limits::BROADCAST_IDS_MAX;
             if !full {
+                self.valued += 1;
                 self.add(&value.id, Some(value.version.clone()), change);
             }
             return !full;
@@ -219,14 +241,15 @@ impl Broadcasts {
         if known.version.as_ref() == Some(&value.version) {
             return false;
         }
-        self.awaited -= usize::from(known.version.is_none());
+        self.awaited -= usize::from(known.version.is_none() && !known.expected);
+        self.valued += usize::from(known.version.is_none());
         known.version = Some(value.version.clone());
         known.changed = change;
         true
     }
 
     fn add(&mut self, id: &str, version: Option<Box<str>>, changed: u32) -> u16 {
-        let value = Value { id: id.into(), version, changed, sets: 0 };
+        let value = Value { id: id.into(), expected: false, version, changed, sets: 0 };
         let at = self.free_values.pop().unwrap_or(self.values.len() as u16);
         match self.values.get_mut(usize::from(at)) {
             Some(place) => *place = value,
@@ -237,14 +260,15 @@ impl Broadcasts {
     }
 
     /// The place of an id that a user agent names. An unknown id gets a place without a value while there are few of
-    /// these and the session has `awaits` of them.
+    /// these, and few of the session, which has `awaits` of them. The first one of a session has more room than others.
     fn place(&mut self, id: &str, awaits: usize) -> Option<u16> {
         if let Some(at) = self.by_id.get(id) {
             return Some(*at);
         }
+        let more = limits::BROADCAST_IDS_AWAITED_MORE_MAX;
         let fits = (1..=limits::BROADCAST_TEXT_BYTES_MAX).contains(&id.len())
             && awaits < limits::BROADCAST_IDS_AWAITED_OF_SESSION_MAX
-            && self.awaited < limits::BROADCAST_IDS_AWAITED_MAX;
+            && self.awaited < if awaits == 0 { limits::BROADCAST_IDS_AWAITED_MAX } else { more };
         if !fits {
             return None;
         }
@@ -255,7 +279,7 @@ impl Broadcasts {
     /// Frees the place of an id without a value when no set names it.
     fn forget_value(&mut self, at: u16) {
         let value = &self.values[usize::from(at)];
-        if value.sets == 0 && value.version.is_none() && self.by_id.remove(&value.id).is_some() {
+        if value.sets == 0 && !value.is_known() && self.by_id.remove(&value.id).is_some() {
             self.awaited -= 1;
             self.free_values.push(at);
         }
@@ -270,18 +294,18 @@ impl Broadcasts {
             return (set, delta);
         }
         let mut ids: Vec<u16> = self.sets[usize::from(set)].ids.to_vec();
-        let mut awaits = ids.iter().filter(|at| self.values[usize::from(**at)].version.is_none()).count();
+        let mut awaits = ids.iter().filter(|at| !self.values[usize::from(**at)].is_known()).count();
         for want in wanted {
             if ids.len() < limits::BROADCAST_SUBSCRIPTIONS_MAX
                 && let Some(at) = self.place(&want.id, awaits)
                 && !ids.contains(&at)
             {
-                awaits += usize::from(self.values[usize::from(at)].version.is_none());
+                awaits += usize::from(!self.values[usize::from(at)].is_known());
                 ids.push(at);
             }
         }
         ids.sort_unstable();
-        let set = match self.intern(&ids) {
+        let set = match self.intern(&ids).or_else(|| self.intern_known(set, &ids)) {
             Some(next) => {
                 self.take(next);
                 self.release(set);
@@ -314,18 +338,30 @@ impl Broadcasts {
         if let Some(set) = self.by_set.get(ids) {
             return Some(*set);
         }
+        let counted = !matches!(ids, [at] if self.values[usize::from(*at)].is_known());
+        if counted && self.counted_sets >= limits::BROADCAST_SETS_MAX {
+            return None;
+        }
+        self.counted_sets += usize::from(counted);
         let set = match self.free_sets.pop() {
             Some(set) => set,
-            None if self.sets.len() >= limits::BROADCAST_SETS_MAX => return None,
             None => {
                 self.sets.push(Set::default());
                 (self.sets.len() - 1) as u16
             }
         };
         ids.iter().for_each(|at| self.values[usize::from(*at)].sets += 1);
-        self.sets[usize::from(set)].ids = ids.into();
+        self.sets[usize::from(set)] = Set { ids: ids.into(), sessions: 0, counted };
         self.by_set.insert(ids.into(), set);
         Some(set)
+    }
+
+    /// The set of one known id of these, for a session that has none: it always has a place.
+    fn intern_known(&mut self, set: u16, ids: &[u16]) -> Option<u16> {
+        let known = ids.iter().filter(|at| self.values[usize::from(**at)].is_known());
+        // One that has a value first.
+        let known = known.max_by_key(|at| self.values[usize::from(**at)].version.is_some()).filter(|_| set == 0)?;
+        self.intern(&[*known])
     }
 
     /// A session has this set. Those of the empty one are not counted, since it never goes.
@@ -341,6 +377,7 @@ impl Broadcasts {
         let one = &mut self.sets[usize::from(set)];
         one.sessions -= 1;
         if one.sessions == 0 {
+            self.counted_sets -= usize::from(one.counted);
             let ids = std::mem::take(&mut one.ids);
             self.by_set.remove(&ids);
             self.free_sets.push(set);

@@ -19,9 +19,11 @@ impl LedgerRoom {
         LedgerRoom { free: Vec::new(), used: 0, bytes: 0, bytes_max }
     }
 
-    /// Returns true if a record of this size fits.
-    pub fn fits(&self, bytes: u32) -> bool {
-        self.bytes + u64::from(bytes) <= self.bytes_max
+    /// Returns true if a record of this size fits, of a session that has `held` bytes in the log. Sessions that hold
+    /// much have half of it.
+    pub fn fits(&self, bytes: u32, held: u32) -> bool {
+        let is_small = held + bytes <= limits::LEDGER_SMALL_HOLDER_BYTES;
+        self.bytes + u64::from(bytes) <= if is_small { self.bytes_max } else { self.bytes_max / 2 }
     }
 
     /// Takes a record of this size.
@@ -69,8 +71,9 @@ mod tests {
             let mut live: BTreeMap<u32, u32> = BTreeMap::new();
             for op in ops {
                 let taken: u32 = live.values().sum();
-                prop_assert_eq!(room.fits(op), taken + op <= 1_000);
-                if op % 3 > 0 && room.fits(op) {
+                prop_assert_eq!(room.fits(op, 0), taken + op <= 1_000);
+                prop_assert_eq!(room.fits(op, limits::LEDGER_SMALL_HOLDER_BYTES + 1), taken + op <= 500);
+                if op % 3 > 0 && room.fits(op, 0) {
                     prop_assert!(live.insert(room.take(op).0, op).is_none());
                 } else if let Some((slot, bytes)) = live.pop_first() {
                     room.give_back(LedgerSlot(slot), bytes);

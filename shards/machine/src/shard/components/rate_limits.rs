@@ -115,9 +115,26 @@ impl RateLimits {
     /// # Errors
     /// The budget of its user is spent: the seconds after which to try again, at most an hour.
     pub fn charge_budget(&mut self, now: Now, message: &Message, stats: &mut MachineStats) -> Result<u32, u32> {
-        let Some(budgets) = self.budgets.as_mut().filter(|_| message.ttl > 0) else { return Ok(0) };
-        let (now, bytes) = (now.unix(), message.encoded_len() as u32);
-        let (fits, forgot) = budgets.charge(now, message.uaid, bytes);
+        if message.ttl == 0 {
+            return Ok(0);
+        }
+        self.charge(now, message.uaid, message.encoded_len() as u32, stats)
+    }
+
+    /// Charges a message that goes to the bridge of its user. Nothing of it is stored, but every call costs the places
+    /// and the quota that all users of a profile share.
+    ///
+    /// # Errors
+    /// As [`RateLimits::charge_budget`].
+    pub fn charge_bridged(&mut self, now: Now, message: &Message, stats: &mut MachineStats) -> Result<u32, u32> {
+        let bytes = (message.encoded_len() as u32).max(limits::BRIDGED_BYTES_MIN);
+        self.charge(now, message.uaid, bytes, stats)
+    }
+
+    fn charge(&mut self, now: Now, uaid: Uaid, bytes: u32, stats: &mut MachineStats) -> Result<u32, u32> {
+        let Some(budgets) = &mut self.budgets else { return Ok(0) };
+        let now = now.unix();
+        let (fits, forgot) = budgets.charge(now, uaid, bytes);
         stats.budgets_forgotten += u64::from(forgot);
         if fits {
             return Ok(bytes);

@@ -20,6 +20,9 @@ use super::requests::ReplyTo;
 /// A message whose sender asked for a receipt. Ordered so that a channel is a range, and a slot of a channel too.
 type Key = (Uaid, Chid, Option<Topic>, Stamp);
 
+/// Stale entries of a user that are kept beside twice its records.
+const STALE_MAX: usize = 16;
+
 fn key(row: &RowKey) -> Key {
     (row.uaid, row.chid, row.topic, row.stamp)
 }
@@ -27,9 +30,9 @@ fn key(row: &RowKey) -> Key {
 /// The receipts of one shard.
 pub(in crate::shard) struct Receipts {
     records: BTreeMap<Key, Record>,
-    /// Oldest first, by acceptance and again by outcome; `len <= 2 * records`. An entry whose number is not the
-    /// record's is stale.
-    order: VecDeque<(u64, Key)>,
+    users: BTreeMap<Uaid, OfUser>,
+    /// Users by the number of their records: the last one has the most.
+    most: BTreeSet<(usize, Uaid)>,
     changes: u64,
     waiting: BTreeMap<Key, Vec<Waiter>>,
     due: BTreeSet<(Instant, Key)>,
@@ -38,6 +41,15 @@ pub(in crate::shard) struct Receipts {
     ready: VecDeque<(ReplyTo<ReceiptAnswer>, ReceiptAnswer)>,
     /// Questions of this shard at each other shard.
     asked: BTreeMap<ShardId, usize>,
+}
+
+/// Receipts of one user. It is there while the user has a record or is waited for.
+#[derive(Default)]
+struct OfUser {
+    records: usize,
+    /// Oldest first, by acceptance and again by outcome. An entry whose number is not the record's is stale.
+    order: VecDeque<(u64, Key)>,
+    waiters: usize,
 }
 
 struct Record {
@@ -56,7 +68,8 @@ impl Receipts {
     pub fn new() -> Receipts {
         Receipts {
             records: BTreeMap::new(),
-            order: VecDeque::new(),
+            users: BTreeMap::new(),
+            most: BTreeSet::new(),
             changes: 0,
             waiting: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -78,32 +91,60 @@ impl Receipts {
         self.waiters
     }
 
-    /// Makes a record of a message that has none. True when an older record had to go for it.
+    /// Makes a record of a message that has none. True when an older record had to go for it: one of the user that has
+    /// the most.
     fn begin(&mut self, row: &RowKey, expires: UnixSeconds) -> bool {
         if self.records.contains_key(&key(row)) {
             return false;
         }
         let forgets = self.records.len() >= limits::RECEIPTS_MAX;
-        if forgets {
-            self.forget_oldest();
+        if forgets && let Some((_, uaid)) = self.most.last().copied() {
+            self.forget_oldest(uaid);
         }
         let change = self.note(key(row));
         self.records.insert(key(row), Record { change, outcome: None, expires });
+        self.count(row.uaid, |records| records + 1);
         forgets
     }
 
     fn note(&mut self, key: Key) -> u64 {
         self.changes += 1;
-        self.order.push_back((self.changes, key));
+        self.users.entry(key.0).or_default().order.push_back((self.changes, key));
         self.changes
     }
 
-    fn forget_oldest(&mut self) {
-        while let Some((change, key)) = self.order.pop_front() {
+    /// Forgets the record of this user that was accepted, or ended, longest ago.
+    fn forget_oldest(&mut self, uaid: Uaid) {
+        while let Some((change, key)) = self.users.get_mut(&uaid).and_then(|user| user.order.pop_front()) {
             if self.records.get(&key).is_some_and(|record| record.change == change) {
-                self.records.remove(&key);
-                return;
+                return self.remove(&key);
             }
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if self.records.remove(key).is_some() {
+            self.count(key.0, |records| records - 1);
+        }
+    }
+
+    /// Counts the records of a user anew. A user with neither records nor waiters is forgotten.
+    fn count(&mut self, uaid: Uaid, next: impl FnOnce(usize) -> usize) {
+        let user = self.users.entry(uaid).or_default();
+        self.most.remove(&(user.records, uaid));
+        user.records = next(user.records);
+        if user.records > 0 {
+            self.most.insert((user.records, uaid));
+            // What was forgotten out of turn leaves its entries.
+            if user.order.len() > 2 * user.records + STALE_MAX {
+                let records = &self.records;
+                user.order.retain(|(change, key)| records.get(key).is_some_and(|record| record.change == *change));
+            }
+            return;
+        }
+        user.order = VecDeque::new();
+        if user.waiters == 0 {
+            self.users.remove(&uaid);
         }
     }
 
@@ -130,17 +171,17 @@ impl Receipts {
         }
         for waiter in self.waiting.remove(&key).unwrap_or_default() {
             self.due.remove(&(waiter.due, key));
-            self.release(waiter.reply_to, ReceiptAnswer::Ended(outcome));
+            self.release(key.0, waiter.reply_to, ReceiptAnswer::Ended(outcome));
         }
         true
     }
 
     /// Forgets a message whose end is not known, and tells that to those that wait.
     fn forget(&mut self, row: &RowKey) {
-        self.records.remove(&key(row));
+        self.remove(&key(row));
         for waiter in self.waiting.remove(&key(row)).unwrap_or_default() {
             self.due.remove(&(waiter.due, key(row)));
-            self.release(waiter.reply_to, ReceiptAnswer::Unknown);
+            self.release(row.uaid, waiter.reply_to, ReceiptAnswer::Unknown);
         }
     }
 
@@ -172,10 +213,12 @@ impl Receipts {
 
     /// An app server waits for the outcome until `due`; false when too many wait.
     fn wait(&mut self, row: &RowKey, reply_to: ReplyTo<ReceiptAnswer>, due: Instant) -> bool {
-        if self.waiters >= limits::RECEIPT_WAITERS_MAX {
+        let of_user = self.users.get(&row.uaid).map_or(0, |user| user.waiters);
+        if self.waiters >= limits::RECEIPT_WAITERS_MAX || of_user >= limits::RECEIPT_WAITERS_OF_USER_MAX {
             return false;
         }
         self.waiters += 1;
+        self.users.entry(row.uaid).or_default().waiters += 1;
         self.due.insert((due, key(row)));
         self.waiting.entry(key(row)).or_default().push(Waiter { reply_to, due });
         true
@@ -200,7 +243,7 @@ impl Receipts {
         let (over, still): (Vec<_>, Vec<_>) = waiters.into_iter().partition(|waiter| waiter.due <= now);
         for waiter in over {
             self.due.remove(&(waiter.due, key(row)));
-            self.release(waiter.reply_to, ReceiptAnswer::Pending);
+            self.release(row.uaid, waiter.reply_to, ReceiptAnswer::Pending);
         }
         if !still.is_empty() {
             self.waiting.insert(key(row), still);
@@ -210,13 +253,19 @@ impl Receipts {
     /// Ends every wait: the shard is draining.
     pub fn give_up_all(&mut self) {
         self.due.clear();
-        for waiter in std::mem::take(&mut self.waiting).into_values().flatten() {
-            self.release(waiter.reply_to, ReceiptAnswer::Pending);
+        for ((uaid, ..), waiters) in std::mem::take(&mut self.waiting) {
+            waiters.into_iter().for_each(|waiter| self.release(uaid, waiter.reply_to, ReceiptAnswer::Pending));
         }
     }
 
-    fn release(&mut self, reply_to: ReplyTo<ReceiptAnswer>, answer: ReceiptAnswer) {
+    fn release(&mut self, uaid: Uaid, reply_to: ReplyTo<ReceiptAnswer>, answer: ReceiptAnswer) {
         self.waiters -= 1;
+        if let Some(user) = self.users.get_mut(&uaid) {
+            user.waiters -= 1;
+            if user.waiters == 0 && user.records == 0 {
+                self.users.remove(&uaid);
+            }
+        }
         self.ready.push_back((reply_to, answer));
     }
 

@@ -2,7 +2,7 @@
 
 use super::registration::{bridged_user, device, register_elsewhere};
 use super::*;
-use crate::limits::{REFUSED_TOKEN_SECONDS, UPSTREAM_CALLS_MAX};
+use crate::limits::{BRIDGED_BYTES_MIN, REFUSED_TOKEN_SECONDS, UPSTREAM_CALLS_MAX, UPSTREAM_CALLS_OF_USER_MAX};
 use crate::upstream::{BridgeFailure, BridgeOutcome};
 
 fn is_there(mesh: &Mesh, uaid: Uaid) -> bool {
@@ -52,16 +52,53 @@ fn a_slow_service_holds_no_reply_credit() {
 #[test]
 fn calls_are_bounded_and_the_others_are_answered_503() {
     let mut mesh = Mesh::new(1);
-    let uaid = bridged_user(&mut mesh, 0);
-    for _ in 0..UPSTREAM_CALLS_MAX {
-        mesh.start_post(0, message(uaid));
-        mesh.run();
+    let users: Vec<Uaid> =
+        (0..UPSTREAM_CALLS_MAX / UPSTREAM_CALLS_OF_USER_MAX).map(|_| bridged_user(&mut mesh, 0)).collect();
+    for uaid in &users {
+        for _ in 0..UPSTREAM_CALLS_OF_USER_MAX {
+            mesh.start_post(0, message(*uaid));
+            mesh.run();
+        }
     }
-    assert_eq!(mesh.post(0, message(uaid)), Published::Unavailable);
+    let other = bridged_user(&mut mesh, 0);
+    assert_eq!(mesh.post(0, message(other)), Published::Unavailable);
     mesh.answer_upstream(BridgeOutcome::Sent);
-    mesh.start_post(0, message(uaid));
+    mesh.start_post(0, message(other));
     mesh.run();
     assert_eq!(mesh.upstream_calls.len(), UPSTREAM_CALLS_MAX);
+}
+
+#[test]
+fn calls_for_one_user_leave_room_for_others() {
+    let mut mesh = Mesh::new(1);
+    let (hot, other) = (bridged_user(&mut mesh, 0), bridged_user(&mut mesh, 0));
+    for _ in 0..UPSTREAM_CALLS_OF_USER_MAX {
+        mesh.start_post(0, message(hot));
+        mesh.run();
+    }
+    assert_eq!(mesh.post(0, message(hot)), Published::Unavailable);
+    let post = mesh.start_post(0, message(other));
+    mesh.run();
+    assert_eq!((mesh.answer_to(post), mesh.upstream_calls.len()), (None, UPSTREAM_CALLS_OF_USER_MAX + 1));
+}
+
+/// Also with TTL 0, and when the service does not take it.
+#[test]
+fn a_bridged_notification_counts_against_the_budget_of_its_user() {
+    let mut mesh = Mesh::with(2, |config| config.user_bytes_per_day = 4 * u64::from(BRIDGED_BYTES_MIN));
+    let (uaid, other) = (bridged_user(&mut mesh, 1), bridged_user(&mut mesh, 1));
+    sent(&mut mesh, 0, uaid);
+    let failed = BridgeOutcome::Failed(BridgeFailure::NoAnswer);
+    assert_eq!(mesh.post_bridged(1, message(uaid), failed), Published::NotBridged(BridgeFailure::NoAnswer));
+    for _ in 0..2 {
+        let published = mesh.post_bridged(0, lasting(uaid, 0), BridgeOutcome::Sent);
+        assert!(matches!(published, Published::Accepted { .. }), "{published:?}");
+    }
+    for ttl in [0, 60] {
+        assert!(matches!(mesh.post(0, lasting(uaid, ttl)), Published::OverBudget { .. }), "TTL {ttl}");
+    }
+    sent(&mut mesh, 0, other);
+    assert_eq!(mesh.upstream_calls.len(), 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Receipts: every outcome of a message is reported, to requests that wait and to later ones.
 
 use super::*;
-use crate::limits::{RECEIPT_WAIT_SECONDS_MAX, RECEIPT_WAITERS_MAX, reply_credit};
+use crate::limits::{RECEIPT_WAIT_SECONDS_MAX, RECEIPT_WAITERS_MAX, RECEIPT_WAITERS_OF_USER_MAX, reply_credit};
 use ReceiptAnswer::{Ended, Pending, Unavailable, Unknown};
 
 const WAIT: TimeSpan = TimeSpan::from_secs(20);
@@ -295,28 +295,38 @@ fn without_a_receipt_nothing_is_remembered() {
 #[test]
 fn those_who_wait_are_bounded_and_hold_half_the_credit_at_most() {
     let mut mesh = Mesh::new(2);
-    let uaid = mesh.known_user(0);
-    let message = wanted(uaid);
-    let stamp = mesh.accept(0, message.clone(), Disposition::Stored);
-    let away: Vec<_> = (0..=reply_credit(2) / 2).map(|_| mesh.start_receipt(1, (&message, stamp), WAIT)).collect();
+    // Each of these users has as many that wait as it may.
+    let messages: Vec<(Message, Stamp)> = (0..RECEIPT_WAITERS_MAX / RECEIPT_WAITERS_OF_USER_MAX)
+        .map(|_| {
+            let message = wanted(mesh.known_user(0));
+            let stamp = mesh.accept(0, message.clone(), Disposition::Stored);
+            (message, stamp)
+        })
+        .collect();
+    let of = |n: usize| {
+        let (message, stamp) = &messages[n / RECEIPT_WAITERS_OF_USER_MAX];
+        (message, *stamp)
+    };
+    let away: Vec<_> = (0..=reply_credit(2) / 2).map(|n| mesh.start_receipt(1, of(n), WAIT)).collect();
     let (last, others) = away.split_last().unwrap();
     assert_eq!(mesh.receipt_said(*last), Some(Unavailable));
     assert!(others.iter().all(|asked| mesh.receipt_said(*asked).is_none()));
-    mesh.accept(1, Message { chid: OTHER, ..message.clone() }, Disposition::Stored);
-    for _ in others.len()..RECEIPT_WAITERS_MAX {
-        mesh.start_receipt(0, (&message, stamp), WAIT);
+    mesh.accept(1, Message { chid: OTHER, ..messages[0].0.clone() }, Disposition::Stored);
+    for n in others.len()..RECEIPT_WAITERS_MAX {
+        mesh.start_receipt(0, of(n), WAIT);
     }
     assert_eq!(mesh.machines[0].stats().receipt_waiters, RECEIPT_WAITERS_MAX as u64);
-    let refused = mesh.start_receipt(0, (&message, stamp), WAIT);
+    let refused = mesh.start_receipt(0, of(0), WAIT);
     assert_eq!(mesh.receipt_said(refused), Some(Unavailable));
-    assert_eq!(mesh.receipt(0, (&message, stamp)), Pending, "who does not wait is answered");
-    // All of them at once exceed the bound of one step.
-    let socket = mesh.session(0, Some(uaid));
-    mesh.ack(socket, stamp);
+    assert_eq!(mesh.receipt(0, of(0)), Pending, "who does not wait is answered");
+    for (message, stamp) in &messages {
+        let socket = mesh.session(0, Some(message.uaid));
+        mesh.ack(socket, *stamp);
+    }
     mesh.pass(1);
     assert!(others.iter().all(|asked| mesh.receipt_said(*asked) == Some(Ended(Outcome::Delivered))));
     assert_eq!(mesh.machines[0].stats().receipt_waiters, 0);
-    let again = mesh.start_receipt(1, (&message, stamp), WAIT);
+    let again = mesh.start_receipt(1, of(0), WAIT);
     assert_eq!(mesh.receipt_said(again), Some(Ended(Outcome::Delivered)), "the credit came back");
 }
 

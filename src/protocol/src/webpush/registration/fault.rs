@@ -24,7 +24,7 @@ pub enum RegistrationFault {
     Path,
     /// A known path of the registration API, another method.
     Method,
-    /// More registrations than `bridge.registration_rate`.
+    /// More users or channels than the address of the caller may make (`strangers.*`).
     TooMany,
 }
 

@@ -25,18 +25,75 @@ fn strangers_cannot_fill_the_table_of_ids() {
         let (_, delta) = broadcasts.subscribe(0, &[version(&n.to_string(), "1")]);
         assert_eq!(delta.unknown.len(), 1);
     }
-    assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX);
+    assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX + limits::BROADCAST_IDS_EXPECTED.len());
     assert_eq!(broadcasts.refused(), limits::BROADCAST_IDS_AWAITED_MAX as u64);
     assert!(broadcasts.set(&[version("real", "1"), version("3", "1")]));
     // A place is free again.
     broadcasts.subscribe(0, &[version("another", "1")]);
-    assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX + 2);
+    assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX + limits::BROADCAST_IDS_EXPECTED.len() + 2);
     // The operator's ids have places of their own.
     let real: Vec<_> = (2..limits::BROADCAST_IDS_MAX).map(|n| version(&format!("real{n}"), "1")).collect();
     assert!(broadcasts.set(&real));
     let (_, delta) = broadcasts.subscribe(0, &[version("real9", "0"), version("real1023", "0")]);
     assert_eq!((delta.changed.len(), delta.unknown.len()), (2, 0));
     assert!(!broadcasts.set(&[version("one too many", "1")]));
+}
+
+/// 64 sessions that wait for 8 invented ids each.
+#[test]
+fn invented_ids_leave_room_for_the_first_id_of_a_session_and_for_those_that_are_expected() {
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
+    let invent = |broadcasts: &mut Broadcasts, session: usize, ids: usize| {
+        let named: Vec<_> = (0..ids).map(|n| version(&format!("{session}/{n}"), "1")).collect();
+        broadcasts.subscribe(0, &named).0
+    };
+    for session in 0..64 {
+        invent(&mut broadcasts, session, limits::BROADCAST_IDS_AWAITED_OF_SESSION_MAX);
+    }
+    let (mut good, delta) = broadcasts.open(&[version("another", "0")]);
+    assert_eq!((delta.unknown.len(), broadcasts.refused()), (1, 64 * 8 - broadcasts.awaited as u64 + 1));
+    broadcasts.push(Instant(0), &[version("another", "1")], 0);
+    assert_eq!(broadcasts.news(&mut good).map(|delta| delta.changed), Some(vec![version("another", "1")]));
+    // A crowd that takes every place does not take those of the ids that are expected.
+    for session in 64..64 + limits::BROADCAST_IDS_AWAITED_MAX {
+        invent(&mut broadcasts, session, 1);
+    }
+    assert_eq!(broadcasts.awaited, limits::BROADCAST_IDS_AWAITED_MAX);
+    let id = limits::BROADCAST_IDS_EXPECTED[0];
+    let (mut firefox, delta) = broadcasts.open(&[version(id, "0"), version("strange", "0")]);
+    assert_eq!(delta.unknown.len(), 2, "neither has a value");
+    broadcasts.push(Instant(0), &[version(id, "1")], 0);
+    assert_eq!(broadcasts.news(&mut firefox).map(|delta| delta.changed), Some(vec![version(id, "1")]));
+}
+
+#[test]
+fn a_set_of_one_known_id_always_has_a_place() {
+    let mut broadcasts = Broadcasts::new(TimeSpan::from_secs(1));
+    let real: Vec<_> = (0..16).map(|n| version(&n.to_string(), "1")).collect();
+    broadcasts.set(&real);
+    // Every subset of more than one id is a set.
+    let subsets = (1_usize..1 << real.len()).filter(|bits| bits.count_ones() > 1);
+    let mut sets = Vec::new();
+    for bits in subsets.take(limits::BROADCAST_SETS_MAX) {
+        let named: Vec<_> = (0..real.len()).filter(|n| bits >> n & 1 == 1).map(|n| real[n].clone()).collect();
+        sets.push(broadcasts.subscribe(0, &named).0);
+    }
+    assert_eq!((broadcasts.refused(), broadcasts.counted_sets), (0, limits::BROADCAST_SETS_MAX));
+    let expected = version(limits::BROADCAST_IDS_EXPECTED[0], "0");
+    for _ in 0..3 {
+        let (one, delta) = broadcasts.open(&[version("7", "0"), expected.clone()]);
+        assert_eq!((delta.changed.len(), delta.unknown.len()), (1, 1), "one of the two, in the place of both");
+        let (other, _) = broadcasts.open(&[expected.clone()]);
+        assert!(one.set != 0 && other.set != 0);
+        broadcasts.close(one);
+        broadcasts.close(other);
+        // The places that they left are not for others.
+        let all = broadcasts.open(&[real.clone(), vec![expected.clone()]].concat());
+        assert_eq!((all.1.unknown.len(), broadcasts.counted_sets), (real.len(), limits::BROADCAST_SETS_MAX));
+        broadcasts.close(all.0);
+    }
+    sets.into_iter().for_each(|set| broadcasts.release(set));
+    assert_eq!((broadcasts.counted_sets, broadcasts.by_set.len()), (0, 0));
 }
 
 #[test]

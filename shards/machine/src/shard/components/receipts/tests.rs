@@ -22,9 +22,40 @@ fn the_bound_holds_and_what_ended_last_stays() {
         receipts.begin(&row((2 << 40) + n), until);
         receipts.end(&row((2 << 40) + n), Outcome::Delivered);
         assert!(receipts.len() <= limits::RECEIPTS_MAX);
-        assert!(receipts.order.len() <= 2 * limits::RECEIPTS_MAX);
+        assert!(receipts.users[&row(0).uaid].order.len() <= 2 * limits::RECEIPTS_MAX + STALE_MAX);
     }
     assert!(receipts.find(&row(0)).is_none());
+}
+
+#[test]
+fn a_flood_for_one_user_forgets_no_receipt_of_another() {
+    let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
+    let other = RowKey { uaid: Uaid([7; 16]), ..row(1) };
+    receipts.begin(&other, UnixSeconds(200));
+    for n in 0..2 * limits::RECEIPTS_MAX as u64 {
+        receipts.begin(&row(n), UnixSeconds(200));
+    }
+    assert_eq!(receipts.find(&other), Some((None, UnixSeconds(200))));
+    assert_eq!(receipts.len(), limits::RECEIPTS_MAX);
+    // Its waiters leave room, too.
+    let last = 2 * limits::RECEIPTS_MAX as u64 - 1;
+    let wait = |receipts: &mut Receipts, stats: &mut MachineStats, n: u32, query: &ReceiptQuery| {
+        receipts.query(NOW, reply_to(n), query, (ELSEWHERE, true), stats)
+    };
+    for n in 0..limits::RECEIPT_WAITERS_OF_USER_MAX as u32 {
+        assert_eq!(wait(&mut receipts, &mut stats, n, &query(last, 200, 9)), Some(Look::Waits));
+    }
+    let refused = Some(Look::Answer(ReceiptAnswer::Unavailable));
+    assert_eq!(wait(&mut receipts, &mut stats, 1 << 20, &query(last, 200, 9)), refused);
+    let of_other = ReceiptQuery { uaid: other.uaid, ..query(1, 200, 9) };
+    assert_eq!(wait(&mut receipts, &mut stats, 1 << 21, &of_other), Some(Look::Waits));
+    receipts.give_up_all();
+    receipts.user_dropped(row(0).uaid, &mut stats);
+    for n in 0..2 * limits::RECEIPTS_MAX as u64 {
+        receipts.forget(&row(n));
+    }
+    receipts.forget(&other);
+    assert!(receipts.users.is_empty() && receipts.most.is_empty() && receipts.waiters == 0);
 }
 
 #[test]
