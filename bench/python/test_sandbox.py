@@ -74,13 +74,14 @@ def test_the_default_profile_is_refused_with_the_one_that_is_not(tmp_path):
 # Asks for what a server that freezes connections needs: repair mode, a mark, netlink of the packet filter and a grace
 # period. Prints the first that is refused, or "all".
 NEEDS = """
-import ctypes, socket
+import ctypes, os, socket
 plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 def netlink():
     # Made without the capability, too: the table of rules is what needs it, and it is not touched here.
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
 def membarrier():
-    assert ctypes.CDLL(None).syscall(324, 1, 0, 0) == 0, "membarrier"
+    number = 324 if os.uname().machine == "x86_64" else 283
+    assert ctypes.CDLL(None).syscall(number, 1, 0, 0) == 0, "membarrier"
 for name, need in {
     "repair": lambda: plain.setsockopt(socket.IPPROTO_TCP, 19, 1),
     "mark": lambda: plain.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 0x6D75),
@@ -98,7 +99,6 @@ else:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has the capability that the drop-in leaves")
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="membarrier has another number")
 @pytest.mark.parametrize(("path", "first"), [(UNIT, "repair"), (WITH_DROP_IN, "all")], ids=["unit", "drop-in"])
 def test_only_the_drop_in_lets_a_server_freeze_connections(path, first):
     asked = run([*CONFINE, "unit", str(path), sys.executable, "-c", NEEDS])

@@ -55,14 +55,11 @@ pub trait Tls: 'static {
     /// sent, and their sequence numbers are used again. Never reaches behind a call of [`Tls::control`].
     fn rewind(&mut self, slot: u32, records: u32);
 
-    /// Takes the state of an established connection out, for its owner shard. The connection is ended here.
+    /// Takes the state of an established connection out: for its owner shard, or for the record of a frozen session. The
+    /// connection is ended here. There is no way to copy the state, so each sequence number is used once.
     fn export(&mut self, slot: u32) -> Vec<u8>;
 
-    /// Copies the state of an established connection for a later process; `None` in any other stage. The connection
-    /// goes on here, and must seal and open nothing while there is a copy.
-    fn copy(&self, slot: u32) -> Option<Vec<u8>>;
-
-    /// Continues a connection that another shard exported, or that an earlier process copied, in this slot. Returns the
+    /// Continues a connection that another shard exported, or that was exported to a record, in this slot. Returns the
     /// number of bytes at the front of `state` that were its state, and overwrites them; `None` for any other bytes.
     fn import(&mut self, slot: u32, port: Port, state: &mut [u8]) -> Option<usize>;
 

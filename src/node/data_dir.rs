@@ -10,6 +10,7 @@
 //! acme/            account and certificates of an ACME authority, with `acme.agree`         0600
 //! store/           the embedded store
 //! ledger/          ledger logs of the shards
+//! hibernation      frozen sessions and packet rules that the process may leave to the next one
 //! backups/         copies of keys and store that `murre maintain backup` made
 //! ```
 
@@ -93,6 +94,11 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => Err(NodeError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => Err(fault(&lock_path, "lock", error)),
         }
+    }
+
+    /// Returns true if a process holds the directory.
+    pub fn is_in_use(path: &Path) -> bool {
+        File::open(path.join("lock")).is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
     }
 
     pub fn path(&self) -> &Path {

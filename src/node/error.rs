@@ -70,6 +70,14 @@ pub enum NodeError {
         /// Messages of earlier runs that are still in the ledger logs.
         messages: usize,
     },
+    /// An earlier process has left packet rules, and this process may neither take them over nor remove them.
+    LeftRules {
+        /// Name of their table.
+        table: String,
+        ports: Vec<u16>,
+        /// File of the data directory in which they are written down.
+        note: PathBuf,
+    },
     /// A ledger log cannot be made or read.
     Ledger(LedgerError),
     /// Some of what the ledgers held could not be saved to storage; the rest is saved.
@@ -148,6 +156,7 @@ impl NodeError {
             | NodeError::Certificate(_)
             | NodeError::Transfer(_) => status::of(self.kind()),
             NodeError::NoBackup { status, .. } => *status,
+            NodeError::LeftRules { .. } => status::UNAVAILABLE,
             NodeError::Address { .. } | NodeError::UrlTaken { .. } => status::ADDRESS,
             NodeError::Backup(_) | NodeError::NoServer { .. } => status::FAILED,
             NodeError::Core { .. }
@@ -227,6 +236,13 @@ impl fmt::Display for NodeError {
                 f,
                 "cannot save {unsaved} of the {of} messages that earlier runs left in the ledger: {reason}; the ledger \
                  logs stay, mend the store (`murre maintain salvage` makes one of what is readable) and start again"
+            ),
+            NodeError::LeftRules { table, ports, note } => write!(
+                f,
+                "cannot remove the packet rules {table}, which an earlier process has left and which keep the ports \
+                 {ports:?} closed: this process lacks CAP_NET_ADMIN; start once with it (tuning/hibernate.conf), or run \
+                 `nft delete table inet {table}` and remove {}",
+                note.display()
             ),
             NodeError::Backup(sentence) => f.write_str(sentence),
             NodeError::Stopped { messages } => stopped(*messages, f),

@@ -1,32 +1,41 @@
 //! Hibernation of a node: its gate, the records of an earlier process, and the part of each shard. A host that cannot
 //! freeze runs without.
 
+mod left;
+
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hibernate::{Gate, Ports, Prober, Record, RecordDir, Unfit, remove_left_rules, self_test};
+use hibernate::{Gate, Ports, Prober, Record, RecordDir, Unfit, self_test};
 use machine::placement::Placement;
 use machine::stats::Board;
 use machine::time::TimeSpan;
 use ring::digest::{SHA256, digest};
+use shards::ledger;
 use shards::ports::{Hibernation, Port, Probes, Records};
 use shards::ring as rings;
 use shards::session_record;
 use shards::thread::{self, ShardSetup, Shards, ShardsHandle};
 
-use super::data_dir::PlacementKey;
+use super::data_dir::{DataDir, PlacementKey};
 use super::error::NodeError;
+use super::ledgers::no_ledger;
 use super::listeners::Address;
 use crate::config::{self, Config};
+use crate::control_plane::{ControlPlaneBuilder, Signal};
 use crate::edge::PushEdge;
+pub(super) use left::Found;
+pub use left::{Note, tables_in_the_way};
 
 /// The gate of a node, and the directory of its records. Dropped when its shards have ended.
 #[derive(Default)]
 pub(super) struct NodeGate {
     gate: Option<Gate>,
     records: Option<RecordDir>,
+    /// Data directory in which is written down what the process may leave.
+    noted_in: Option<PathBuf>,
     /// Reason why hibernation is off although it is configured.
     off: Option<String>,
 }
@@ -53,6 +62,11 @@ impl NodeGate {
         self.records.is_some()
     }
 
+    /// Returns the reason why connections are not frozen although `hibernate.after` is set.
+    pub fn off(&self) -> Option<&str> {
+        self.off.as_deref()
+    }
+
     /// Ends hibernation with the process: nothing is left to a next one.
     pub fn close(self) {
         if let Some(gate) = self.gate {
@@ -60,6 +74,9 @@ impl NodeGate {
         }
         if let Some(Err(error)) = self.records.map(|records| records.remove_all()) {
             tracing::warn!(%error, "records left behind in hibernate.dir; remove them");
+        }
+        if let Some(data) = self.noted_in {
+            Note::remove(&data);
         }
     }
 }
@@ -80,17 +97,39 @@ impl HibernatingShards {
     }
 }
 
-/// Starts the shards, and lets them hibernate where that is possible.
+/// Finds what an earlier process has left. Before anything listens: new connections would wait as long.
+///
+/// # Errors
+/// As [`Found::look`]; [`NodeError::Stopped`] if a signal ends the wait for another process.
+pub(super) fn look(
+    config: &Config,
+    data: &DataDir,
+    PlacementKey(key): PlacementKey,
+    builder: &mut ControlPlaneBuilder,
+) -> Result<Found, NodeError> {
+    let stopped = || {
+        let left = ledger::replay(&data.ledger()).map_err(no_ledger)?;
+        Err(NodeError::Stopped { messages: left.messages.len() })
+    };
+    Found::look(config, data, owner(key), |pause| match builder.signal_within(pause) {
+        Some(Signal::Stop) => stopped(),
+        _ => Ok(()),
+    })
+}
+
+/// Starts the shards, and lets them hibernate where that is possible. What `found` has and these shards do not take over
+/// is undone.
 ///
 /// # Errors
 /// [`NodeError::Shards`].
 pub(super) fn start(
     config: &Config,
-    placement: (PlacementKey, Placement),
+    placement: Placement,
     addresses: &[Address],
+    found: Found,
     setups: Vec<ShardSetup<PushEdge>>,
 ) -> Result<HibernatingShards, NodeError> {
-    let (gate, hibernations) = open(config, placement, addresses);
+    let (gate, hibernations) = open(config, placement, addresses, found);
     let mut hibernations = hibernations.into_iter();
     let equip = |setup| ShardSetup { hibernation: hibernations.next(), ..setup };
     let setups = setups.into_iter().map(equip).collect();
@@ -102,17 +141,14 @@ pub(super) fn start(
 /// what each shard needs, in shard order; nothing where hibernation is off.
 fn open(
     config: &Config,
-    (key, placement): (PlacementKey, Placement),
+    placement: Placement,
     addresses: &[Address],
+    mut found: Found,
 ) -> (NodeGate, Vec<Hibernation>) {
-    let config::Hibernate { after, queue, dir, .. } = &config.hibernate;
+    let config::Hibernate { after, queue, .. } = &config.hibernate;
     let opened = after.map(|after| {
-        let ports = ports(addresses);
-        let opened = try_here().map_err(|unfit| unfit.to_string()).and_then(|()| {
-            let records = dir.as_ref().map(|dir| RecordDir::open(dir, owner(key)));
-            let records = records.transpose().map_err(|error| format!("hibernate.dir cannot be used: {error}"))?;
-            open_gate(&ports, *queue, placement, records)
-        });
+        let ports = agent_ports(addresses);
+        let opened = open_gate(&ports, *queue, placement, &mut found);
         opened.inspect(|(gate, _)| {
             let outlives = gate.outlives();
             tracing::info!(after_seconds = after.as_secs(), queue, ?ports, outlives, "hibernation on");
@@ -126,10 +162,10 @@ fn open(
         }
         None => Default::default(),
     };
-    if gate.gate.is_none()
-        && let Some(dir) = dir
-    {
-        give_up_earlier(dir, owner(key), *queue);
+    let ports: Vec<u16> = addresses.iter().map(|address| address.address.port()).collect();
+    let adopts = gate.records.as_ref().map(RecordDir::path);
+    if found.undo(&ports, adopts) && adopts.is_none() {
+        tracing::warn!("frozen sessions of an earlier process given up; their peers are reset");
     }
     let after = TimeSpan(after.unwrap_or_default().as_nanos() as u64);
     let with_probes = |(gate, records)| Hibernation { after, gate, records, probes: probes(config) };
@@ -151,36 +187,40 @@ fn probes(config: &Config) -> Option<Probes> {
     Some(Probes { prober: prober.ok()?, ping_after: span(ping_after), answer_within })
 }
 
-/// Removes what an earlier process has left to a next one, since this one takes nothing over.
-fn give_up_earlier(dir: &Path, owner: [u8; 16], queue: u16) {
-    // Rules without records may be those of another server, which uses the same number between two of its processes.
-    let Ok(records) = RecordDir::open(dir, owner) else { return };
-    if !records.has_earlier().unwrap_or(false) {
-        return;
-    }
-    let removed_rules = remove_left_rules(queue);
-    if let Err(error) = records.remove_all() {
-        tracing::warn!(%error, "records left behind in hibernate.dir; remove them");
-    }
-    tracing::warn!(removed_rules, "frozen sessions of an earlier process given up; their peers are reset");
-}
-
 type ShardPart = (hibernate::ShardGate, Option<Records>);
 
 fn open_gate(
     ports: &[u16],
     queue: u16,
     placement: Placement,
-    records: Option<RecordDir>,
+    found: &mut Found,
 ) -> Result<(NodeGate, Vec<ShardPart>), String> {
+    let unusable = |error: io::Error| format!("hibernate.dir cannot be used: {error}");
+    if let Some(dir) = &found.held {
+        let dir = dir.display();
+        return Err(format!(
+            "another process has had the frozen sessions in {dir} for 60 s: stop it, or set another hibernate.dir"
+        ));
+    }
+    try_here().map_err(|unfit| unfit.to_string())?;
+    let records = match found.open_own() {
+        Some(records) => Some(records.map_err(unusable)?),
+        None => None,
+    };
     let shards = placement.shard_count();
     let of_shards = match &records {
-        Some(dir) => take_over(dir, placement).map_err(|error| format!("hibernate.dir cannot be used: {error}"))?,
+        Some(dir) => take_over(dir, placement).map_err(unusable)?,
         None => (0..shards).map(|_| None).collect(),
     };
+    if let Some(records) = &records {
+        let noted = Note::new(queue, ports, records.path()).and_then(|note| note.write(&found.data));
+        noted.map_err(|error| format!("data_dir does not take the note of hibernation: {error}"))?;
+    }
     let opened = Gate::open(Ports::To(ports), queue, shards, records.is_some());
     let (gate, gates) = opened.map_err(|error| Unfit::of_gate(queue, error).to_string())?;
-    Ok((NodeGate { gate: Some(gate), records, off: None }, gates.into_iter().zip(of_shards).collect()))
+    let noted_in = records.is_some().then(|| found.data.clone());
+    let gate = NodeGate { gate: Some(gate), records, noted_in, off: None };
+    Ok((gate, gates.into_iter().zip(of_shards).collect()))
 }
 
 /// Reads the records of earlier processes, and gives each to the shard that owns its user.
@@ -190,7 +230,7 @@ fn take_over(dir: &RecordDir, placement: Placement) -> io::Result<Vec<Option<Rec
     let unusable = |path: &Path| {
         tracing::warn!(path = %path.display(), "records of another version or boot ignored; their peers are reset");
     };
-    let each = |record: Record| match session_record::uaid(&record.session) {
+    let each = |record: Record| match session_record::uaid(&record.session.0) {
         Some(uaid) => earlier[usize::from(placement.owner(uaid).0)].push(record),
         None => damaged += 1,
     };
@@ -213,7 +253,7 @@ fn take_over(dir: &RecordDir, placement: Placement) -> io::Result<Vec<Option<Rec
 }
 
 /// TCP ports of user agents.
-fn ports(addresses: &[Address]) -> Vec<u16> {
+fn agent_ports(addresses: &[Address]) -> Vec<u16> {
     let of_agents = addresses.iter().filter(|address| matches!(address.port, Port::WebSocket | Port::Public));
     let mut ports: Vec<u16> = of_agents.map(|address| address.address.port()).collect();
     ports.sort_unstable();
@@ -222,7 +262,7 @@ fn ports(addresses: &[Address]) -> Vec<u16> {
 }
 
 /// Name of the data directory in the records, from which its key cannot be found.
-fn owner(PlacementKey(key): PlacementKey) -> [u8; 16] {
+fn owner(key: [u8; 16]) -> [u8; 16] {
     let text = [&b"murre frozen"[..], &key].concat();
     let mut owner = [0; 16];
     owner.copy_from_slice(&digest(&SHA256, &text).as_ref()[..16]);

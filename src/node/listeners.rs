@@ -40,6 +40,11 @@ pub(super) fn public(config: &Config) -> Vec<Setting> {
     open.map(|(port, tls, key, addresses, _)| Setting { port, tls, key, addresses }).collect()
 }
 
+/// Returns the TCP ports that the shards of a node with this configuration listen on.
+pub fn listen_ports(config: &Config) -> Vec<u16> {
+    public(config).iter().flat_map(|setting| &setting.addresses).map(SocketAddr::port).collect()
+}
+
 /// Refuses addresses that cannot be bound, before anything else is done. Needed beside [`bind`], because
 /// SO_REUSEPORT lets another server of the same user share a port without a word.
 ///

@@ -1,6 +1,7 @@
 //! Assembly: keys, store, ledgers, shards, control plane; orderly start and stop.
 //!
-//! Start: probe the kernel -> lock the data directory -> open the store -> keys -> save what earlier ledgers hold
+//! Start: probe the kernel -> lock the data directory -> open the store -> keys -> find the frozen sessions of an
+//! earlier process -> save what earlier ledgers hold
 //! -> ask the broadcast source -> listen -> enter the cluster and notify nodes with users of these ledgers -> new logs
 //! -> shards -> control plane -> remove the old logs. Stop is the reverse, after a drain
 //! (ARCHITECTURE.md 4).
@@ -57,8 +58,9 @@ pub(crate) use certificates::ordered;
 pub use cpus::KERNEL_STEERS;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, admin_token, warn_of_readers};
 pub use error::NodeError;
-pub use hibernation::try_here as try_hibernation;
+pub use hibernation::{Note as HibernationNote, tables_in_the_way, try_here as try_hibernation};
 pub use ledgers::replay_ledgers;
+pub use listeners::listen_ports;
 pub(crate) use plan::share;
 pub use running::{RunningNode, StopOutcome};
 pub use shards::process_clock::HostClock;
@@ -166,6 +168,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     if let Some(acme) = tls.orders(config)? {
         builder.order_certificates(acme);
     }
+    let found = hibernation::look(config, &data, keys.placement, &mut builder)?;
     let mut earlier = RecoveredLedgers::save(&data, &storage)?;
 
     builder.ask_source().map_err(no_control_plane)?;
@@ -200,7 +203,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
     });
-    let shards = hibernation::start(config, (keys.placement, plan.edge.placement), &addresses, setups.collect())?;
+    let shards = hibernation::start(config, plan.edge.placement, &addresses, found, setups.collect())?;
 
     signs.hibernation_off = shards.gate.off().map(str::to_owned);
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), (data.path(), signs)));

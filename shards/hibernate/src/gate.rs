@@ -19,6 +19,9 @@
 //!
 //! Lives on: the reader and the grace period have one thread each; a [`ShardGate`] is on the thread of its shard.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -128,17 +131,23 @@ impl Gate {
     /// # Errors
     /// As [`Queue::open`] and [`Rules::install`].
     pub fn open(ports: Ports<'_>, queue: u16, shards: u16, persist: bool) -> io::Result<(Gate, Vec<ShardGate>)> {
+        Gate::open_with_grace(ports, queue, shards, persist, sys::grace_period)
+    }
+
+    /// As [`Gate::open`], with `grace` in the place of the grace period: it returns when no receive path of the kernel
+    /// that began before the call goes on.
+    ///
+    /// # Errors
+    /// As [`Gate::open`].
+    pub fn open_with_grace(
+        ports: Ports<'_>,
+        queue: u16,
+        shards: u16,
+        persist: bool,
+        grace: impl FnMut() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<(Gate, Vec<ShardGate>)> {
         let (number, queue) = (queue, Queue::open(queue)?);
-        let lanes = (0..shards).map(|_| Lane::default()).collect();
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared {
-            queue,
-            lanes,
-            stats: GateStats::default(),
-            event,
-            is_over: AtomicBool::new(false),
-            is_ending: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(queue, shards)?);
         let (orders, inbox) = channel();
         let (to_grace, batches) = channel();
         let gates = (0..shards).map(|shard| ShardGate {
@@ -148,12 +157,13 @@ impl Gate {
             verdicts: Verdicts::default(),
         });
         let gates = gates.collect();
-        let (table, waiting) = (Table::default(), Vec::new());
-        let reader = Reader { shared: Arc::clone(&shared), table, inbox, to_grace, waiting, attached: 0 };
-        let grace = Arc::clone(&shared);
+        let reader = Reader::new(&shared, inbox, to_grace);
+        let waiting = Arc::clone(&shared);
         let threads = vec![
             thread::Builder::new().name("gate-reader".to_owned()).spawn(move || reader.run())?,
-            thread::Builder::new().name("gate-grace".to_owned()).spawn(move || wait_for_grace(&grace, &batches))?,
+            thread::Builder::new()
+                .name("gate-grace".to_owned())
+                .spawn(move || wait_for_grace(&waiting, &batches, grace))?,
         ];
         // The queue is there: from now on the kernel does not drop.
         let mut gate = Gate { shared, threads, rules: None };
@@ -182,6 +192,17 @@ impl Drop for Gate {
 }
 
 impl Shared {
+    fn new(queue: Queue, shards: u16) -> io::Result<Shared> {
+        Ok(Shared {
+            queue,
+            lanes: (0..shards).map(|_| Lane::default()).collect(),
+            stats: GateStats::default(),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_over: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+        })
+    }
+
     /// Wakes the reader.
     fn ring(&self) {
         // It fails when 2^64 wakes wait: the reader wakes anyway.
@@ -291,9 +312,18 @@ struct Reader {
 }
 
 impl Reader {
+    fn new(shared: &Arc<Shared>, inbox: Receiver<Order>, to_grace: Sender<u16>) -> Reader {
+        let (table, waiting) = (Table::default(), Vec::new());
+        Reader { shared: Arc::clone(shared), table, inbox, to_grace, waiting, attached: 0 }
+    }
+
     fn run(mut self) {
         let mut buffer = vec![0; 1 << 14];
         let mut verdicts = Verdicts::default();
+        let shared = Arc::clone(&self.shared);
+        // An error would be a socket that is no socket.
+        let mut next =
+            || shared.queue.next(&mut buffer).unwrap_or_else(|error| panic!("the packet queue failed: {error}"));
         // Segments that came before wait in the queue of the kernel.
         while self.attached < self.shared.lanes.len() && !self.shared.is_over.load(Ordering::Acquire) {
             if let Ok(order) = self.inbox.recv_timeout(START_SLEEP) {
@@ -301,32 +331,38 @@ impl Reader {
             }
         }
         while !self.shared.is_over.load(Ordering::Acquire) {
-            let was_empty = self.judge(&mut buffer, &mut verdicts);
-            self.shared.send(&mut verdicts);
-            self.read_orders();
-            if was_empty {
-                for shard in self.waiting.drain(..) {
-                    // The grace thread ends after this one.
-                    let _ = self.to_grace.send(shard);
-                }
+            if self.turn(&mut verdicts, &mut next) {
                 self.sleep();
             }
         }
     }
 
+    /// Judges segments, reads the orders of the shards, and passes their batches on if the queue was empty. Returns true
+    /// if it was.
+    fn turn(&mut self, verdicts: &mut Verdicts, next: &mut impl FnMut() -> Waiting) -> bool {
+        let was_empty = self.judge(verdicts, next);
+        self.shared.send(verdicts);
+        self.read_orders();
+        if was_empty {
+            for shard in self.waiting.drain(..) {
+                // The grace thread ends after this one.
+                let _ = self.to_grace.send(shard);
+            }
+        }
+        was_empty
+    }
+
     /// Judges a number of segments. Returns true if no more wait.
-    fn judge(&mut self, buffer: &mut [u8], verdicts: &mut Verdicts) -> bool {
+    fn judge(&mut self, verdicts: &mut Verdicts, next: &mut impl FnMut() -> Waiting) -> bool {
         let Reader { shared, table, .. } = self;
         // One bit for each of 256 shards.
         let mut to_wake = [0u64; 4];
         let mut is_empty = false;
         for _ in 0..SEGMENTS_PER_TURN {
-            // Any other error would be a socket that is no socket.
-            let waiting = shared.queue.next(buffer).unwrap_or_else(|error| panic!("the packet queue failed: {error}"));
             let count = |counter: &AtomicU64| {
                 counter.fetch_add(1, Ordering::Relaxed);
             };
-            let id = match waiting {
+            let id = match next() {
                 Waiting::Nothing => {
                     is_empty = true;
                     break;
@@ -407,11 +443,11 @@ impl Reader {
 }
 
 /// Waits for one grace period after the other while there are batches. Ends with the reader.
-fn wait_for_grace(shared: &Shared, batches: &Receiver<u16>) {
+fn wait_for_grace(shared: &Shared, batches: &Receiver<u16>, mut grace: impl FnMut() -> io::Result<()>) {
     while let Ok(first) = batches.recv() {
         let shards: Vec<u16> = std::iter::once(first).chain(batches.try_iter()).collect();
         // The self-test has waited for one: it takes no argument that could be wrong.
-        sys::grace_period().unwrap_or_else(|error| panic!("membarrier failed: {error}"));
+        grace().unwrap_or_else(|error| panic!("membarrier failed: {error}"));
         for shard in shards {
             let lane = &shared.lanes[usize::from(shard)];
             // Not bounded: a shard has one batch.

@@ -31,9 +31,11 @@ pub use error::Unfit;
 pub use gate::{Gate, GateStats, News, ShardGate};
 pub use probe::Prober;
 pub use queue::{Queue, Segment, Verdicts, Waiting};
-pub use records::{Place, Record, RecordDir, RecordFiles, SESSION_BYTES_MAX};
+pub use records::{
+    HeldDir, Place, Record, RecordDir, RecordFile, RecordFiles, SESSION_BYTES_MAX, Session, boot_of_host,
+};
 pub use repair::{Buffers, Checked, Frozen, LIVE_MARK, Refusal, check, freeze, set_live};
-pub use rules::{Ports, Rules, remove_left as remove_left_rules};
+pub use rules::{LeftTable, Ports, Rules, left_tables, namespace_cookie, remove_table, table_of};
 pub use self_test::self_test;
 pub use table::ConnName;
 pub use tuple::Tuple;

@@ -13,8 +13,13 @@ pub const CREATE: u16 = 0x400;
 /// The message adds to the end of a list.
 pub const APPEND: u16 = 0x800;
 
+/// Flags of a message that asks for everything of a kind (NLM_F_ROOT, NLM_F_MATCH).
+const DUMP: u16 = 0x300;
+
 /// Kind of a message that answers another one.
 const NLMSG_ERROR: u16 = 2;
+/// Kind of the last message of a dump.
+const NLMSG_DONE: u16 = 3;
 
 /// Bytes of a message of netfilter before its attributes.
 const HEAD: usize = 20;
@@ -116,6 +121,30 @@ pub fn exchange(socket: impl AsFd, messages: &[u8], acks: usize) -> io::Result<(
     Ok(())
 }
 
+/// Asks for everything of a kind, and calls `each` for every message of the answer.
+pub fn dump(socket: impl AsFd, kind: u16, family: u8, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut question = Writer::default();
+    question.message(kind, DUMP, family, 0, |_| ());
+    send(&socket, question.bytes(), SendFlags::empty())?;
+    let mut reply = vec![0; 1 << 16];
+    loop {
+        let (length, _) = recv(&socket, reply.as_mut_slice(), RecvFlags::empty())?;
+        let mut rest = &reply[..length];
+        while let Some(head) = rest.get(..HEAD) {
+            let length = u32_at(head, 0) as usize;
+            match u16::from_ne_bytes([head[4], head[5]]) {
+                NLMSG_DONE => return Ok(()),
+                NLMSG_ERROR => match u32_at(head, 16) as i32 {
+                    0 => {}
+                    code => return Err(io::Error::from_raw_os_error(-code)),
+                },
+                _ => each(rest.get(..length).unwrap_or_default()),
+            }
+            rest = rest.get(length.next_multiple_of(4).max(HEAD)..).unwrap_or_default();
+        }
+    }
+}
+
 /// Returns the attributes of a message of netfilter with that kind.
 pub fn attributes(message: &[u8], kind: u16) -> Option<Attributes<'_>> {
     let head = message.get(..HEAD)?;
@@ -124,6 +153,13 @@ pub fn attributes(message: &[u8], kind: u16) -> Option<Attributes<'_>> {
 
 /// Attributes of a message: their kinds and contents.
 pub struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// Returns those in a list: the contents of a nested attribute.
+    pub fn of(list: &'a [u8]) -> Attributes<'a> {
+        Attributes(list)
+    }
+}
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);

@@ -88,6 +88,12 @@ impl Queue {
         Ok(queue)
     }
 
+    /// A queue that no kernel fills.
+    #[cfg(test)]
+    pub fn unbound() -> io::Result<Queue> {
+        Ok(Queue { socket: open()?, number: 0 })
+    }
+
     fn configure(&self, fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
         let mut message = Writer::default();
         message.message(CONFIG, ACK, 0, self.number, fill);
@@ -243,6 +249,40 @@ mod tests {
         v6.extend("2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
         v6.extend(tcp(2));
         assert_eq!(read(3, &v6), Some(segment("[2001:db8::2]:443", "[2001:db8::1]:12345", None, true)));
+    }
+
+    /// The answer to a probe is a bare acknowledgement: all else says more than that the peer is there.
+    #[test]
+    fn only_an_acknowledgement_without_bytes_and_other_flags_is_bare() {
+        const FIN: u8 = 1;
+        const RST: u8 = 4;
+        const PSH: u8 = 8;
+        const ACK: u8 = 16;
+        const URG: u8 = 32;
+        let rows = [
+            (ACK, 0, true),
+            (ACK, 1, false),
+            (ACK | FIN, 0, false),
+            (ACK | RST, 0, false),
+            (ACK | PSH, 0, false),
+            (ACK | URG, 0, false),
+            (ACK | 2, 0, false),
+            (FIN, 0, false),
+            (RST, 0, false),
+            (0, 0, false),
+        ];
+        for (flags, bytes, is_bare) in rows {
+            let mut v4 = vec![0x45, 0, 0, 40 + bytes as u8];
+            v4.resize(20, 0);
+            v4.extend(tcp(flags));
+            v4.resize(40 + bytes, 0);
+            assert_eq!(read(1, &v4).unwrap().is_bare, is_bare, "flags {flags}, {bytes} bytes");
+            let mut v6 = vec![0x60, 0, 0, 0, 0, 20 + bytes as u8, 6, 64];
+            v6.resize(40, 0);
+            v6.extend(tcp(flags));
+            v6.resize(60 + bytes, 0);
+            assert_eq!(read(1, &v6).unwrap().is_bare, is_bare, "IPv6: flags {flags}, {bytes} bytes");
+        }
     }
 
     #[test]

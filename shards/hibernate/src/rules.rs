@@ -18,8 +18,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::netlink::{ACK, APPEND, CREATE, Writer, exchange, open};
+use crate::netlink::{ACK, APPEND, Attributes, CREATE, Writer, attributes, dump, exchange, open};
 use crate::repair::LIVE_MARK;
+use crate::sys;
 
 const CHAIN: &str = "input";
 /// Family of a table for IPv4 and IPv6 (NFPROTO_INET).
@@ -34,6 +35,10 @@ const GET_TABLE: u16 = NFTABLES << 8 | 1;
 const DELETE_TABLE: u16 = NFTABLES << 8 | 2;
 const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
 const NEW_RULE: u16 = NFTABLES << 8 | 6;
+const GET_RULE: u16 = NFTABLES << 8 | 7;
+
+/// Begin of the name of a table.
+const TABLE_PREFIX: &str = "murre_";
 
 /// TCP ports by which the segments of a connection are known.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +56,6 @@ pub struct Rules {
     table: String,
     /// They outlive the process, unless they are removed.
     persist: bool,
-    /// An earlier process had left some.
-    replaced: bool,
 }
 
 /// Flags of a table (NFT_TABLE_F_*).
@@ -69,11 +72,10 @@ impl Rules {
     /// part of nf_tables; EOPNOTSUPP where it keeps no table; the others of the kernel.
     pub fn install(ports: Ports<'_>, queue: u16, persist: bool) -> io::Result<Rules> {
         const HOOK_INPUT: u32 = 1;
-        let mut rules = Rules { owner: open()?, table: format!("murre_{queue}"), persist, replaced: false };
+        let rules = Rules { owner: open()?, table: table_of(queue), persist };
         // A table that was left has that flag, so it is taken over first, and replaced with its rules at once.
         let left =
             rules.exists() && rules.one(|batch| new_table(batch, &rules.table, TABLE_OWNER | TABLE_PERSIST)).is_ok();
-        rules.replaced = left;
         let table = rules.table.as_str();
         let mut batch = Writer::default();
         batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
@@ -126,18 +128,126 @@ impl Rules {
 
     /// Sends a batch of one message.
     fn one(&self, fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
-        let mut batch = Writer::default();
-        batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
-        fill(&mut batch);
-        batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
-        exchange(&self.owner, batch.bytes(), 1)
+        one(&self.owner, fill)
     }
 }
 
-/// Removes the rules that an earlier process has left to a next one, where this one takes nothing over. Returns true if
-/// there were any.
-pub fn remove_left(queue: u16) -> bool {
-    Rules::install(Ports::To(&[]), queue, false).is_ok_and(|rules| rules.replaced)
+/// Sends a batch of one message.
+fn one(socket: &OwnedFd, fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
+    let mut batch = Writer::default();
+    batch.message(BATCH_BEGIN, 0, 0, NFTABLES, |_| ());
+    fill(&mut batch);
+    batch.message(BATCH_END, 0, 0, NFTABLES, |_| ());
+    exchange(socket, batch.bytes(), 1)
+}
+
+/// Returns the name of the table of a queue.
+pub fn table_of(queue: u16) -> String {
+    format!("{TABLE_PREFIX}{queue}")
+}
+
+/// A table of packet rules that a process has left: it has no owner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeftTable {
+    pub name: String,
+    /// TCP ports of this host in its rules. Their segments are dropped, unless their socket is live.
+    pub ports: Vec<u16>,
+}
+
+/// Lists the tables of packet rules that earlier processes have left in the network namespace of the calling thread. A
+/// table that a living process owns is not one of them.
+///
+/// # Errors
+/// EPERM without CAP_NET_ADMIN; the others of the kernel.
+pub fn left_tables() -> io::Result<Vec<LeftTable>> {
+    let socket = open()?;
+    let mut left = Vec::new();
+    dump(&socket, GET_TABLE, INET, |message| {
+        let (mut name, mut flags) = (None, 0);
+        for (kind, data) in attributes(message, NEW_TABLE).into_iter().flatten() {
+            match kind {
+                1 => name = text(data),
+                2 => flags = number(data),
+                _ => {}
+            }
+        }
+        if let Some(name) = name.filter(|name| name.starts_with(TABLE_PREFIX) && flags & TABLE_OWNER == 0) {
+            left.push(LeftTable { name, ports: Vec::new() });
+        }
+    })?;
+    if left.is_empty() {
+        return Ok(left);
+    }
+    dump(&socket, GET_RULE, INET, |message| {
+        let (mut table, mut expressions) = (None, &[][..]);
+        for (kind, data) in attributes(message, NEW_RULE).into_iter().flatten() {
+            match kind {
+                1 => table = text(data),
+                4 => expressions = data,
+                _ => {}
+            }
+        }
+        let Some(table) = left.iter_mut().find(|left| Some(&left.name) == table.as_ref()) else { return };
+        table.ports.extend(destination_ports(expressions));
+    })?;
+    for table in &mut left {
+        table.ports.sort_unstable();
+        table.ports.dedup();
+    }
+    Ok(left)
+}
+
+/// Returns the cookie of the network namespace of the calling thread: no other one of this boot has it (Linux 5.14).
+///
+/// # Errors
+/// Those of the kernel.
+pub fn namespace_cookie() -> io::Result<u64> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let [first, second] = sys::get(open()?, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
+    Ok(u64::from(first) | u64::from(second) << 32)
+}
+
+/// Removes a table that a process has left.
+///
+/// # Errors
+/// EPERM without CAP_NET_ADMIN, and for a table that a living process owns; ENOENT if there is none.
+pub fn remove_table(name: &str) -> io::Result<()> {
+    one(&open()?, |batch| delete_table(batch, name))
+}
+
+/// Ports to which the destination port is compared in the expressions of a rule, as [`has_port`] writes them.
+fn destination_ports(expressions: &[u8]) -> Vec<u16> {
+    let mut ports = Vec::new();
+    let mut is_loaded = false;
+    for (_, expression) in Attributes::of(expressions) {
+        let part = |of: &[u8], wanted: u16| {
+            Attributes::of(of).find(|(kind, _)| *kind == wanted).map(|(_, data)| data.to_vec())
+        };
+        let (name, data) = (part(expression, 1), part(expression, 2).unwrap_or_default());
+        match name.as_deref().and_then(text).as_deref() {
+            Some("payload") => {
+                let offset = part(&data, 3).map(|offset| number(&offset));
+                is_loaded = offset == Some(DESTINATION_PORT);
+            }
+            Some("cmp") if is_loaded => {
+                let value = part(&data, 3).and_then(|data| part(&data, 1));
+                ports.extend(value.and_then(|value| value.try_into().ok()).map(u16::from_be_bytes));
+                is_loaded = false;
+            }
+            _ => {}
+        }
+    }
+    ports
+}
+
+/// Text of an attribute, which ends with a zero byte.
+fn text(data: &[u8]) -> Option<String> {
+    std::str::from_utf8(data.strip_suffix(&[0]).unwrap_or(data)).ok().map(str::to_owned)
+}
+
+/// Number of an attribute; 0 for one that has no four bytes.
+fn number(data: &[u8]) -> u32 {
+    data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 /// Makes a table, or takes one over that has no owner.
@@ -231,43 +341,52 @@ fn to_queue(rule: &mut Writer, queue: u16) {
 mod tests {
     use super::*;
 
-    fn install(queue: u16, persist: bool) -> Option<Rules> {
-        match Rules::install(Ports::To(&[9]), queue, persist) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                eprintln!("not run: packet rules need CAP_NET_ADMIN");
-                None
-            }
-            rules => Some(rules.unwrap()),
-        }
+    fn install(queue: u16, persist: bool) -> Rules {
+        Rules::install(Ports::To(&[9, 443]), queue, persist).unwrap()
     }
 
-    /// Result of the removal by a program that is not the owner.
-    fn remove(table: &str) -> Option<io::ErrorKind> {
-        let other = Rules { owner: open().unwrap(), table: table.to_owned(), persist: false, replaced: false };
-        other.one(|batch| delete_table(batch, table)).err().map(|error| error.kind())
+    fn left(queue: u16) -> Option<LeftTable> {
+        left_tables().unwrap().into_iter().find(|left| left.name == table_of(queue))
+    }
+
+    fn removal(queue: u16) -> Option<io::ErrorKind> {
+        remove_table(&table_of(queue)).err().map(|error| error.kind())
     }
 
     /// A flush of the rules by another program would leave frozen connections without their queue.
     #[test]
+    #[ignore = "needs CAP_NET_ADMIN: bench/check test"]
     fn nobody_else_removes_the_table_and_it_goes_with_its_owner() {
-        let Some(rules) = install(41_003, false) else { return };
-        assert_eq!(remove("murre_41003"), Some(io::ErrorKind::PermissionDenied));
+        let rules = install(41_003, false);
+        assert_eq!((removal(41_003), left(41_003)), (Some(io::ErrorKind::PermissionDenied), None));
         drop(rules);
-        assert_eq!(remove("murre_41003"), Some(io::ErrorKind::NotFound));
+        assert_eq!(removal(41_003), Some(io::ErrorKind::NotFound));
     }
 
     #[test]
-    fn a_table_that_was_left_is_taken_over() {
-        let Some(rules) = install(41_004, true) else { return };
+    #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
+    fn a_table_that_was_left_is_found_with_its_ports_and_taken_over() {
+        let rules = install(41_004, true);
         assert!(Rules::install(Ports::To(&[9]), 41_004, true).is_err(), "it has an owner");
+        assert_eq!((removal(41_004), left(41_004)), (Some(io::ErrorKind::PermissionDenied), None), "its process lives");
         drop(rules);
-        let second = install(41_004, true).unwrap();
-        assert!(second.replaced);
-        assert_eq!(remove("murre_41004"), Some(io::ErrorKind::PermissionDenied));
+        let expected = LeftTable { name: "murre_41004".to_owned(), ports: vec![9, 443] };
+        assert_eq!(left(41_004), Some(expected));
+        let second = install(41_004, true);
+        assert_eq!((removal(41_004), left(41_004)), (Some(io::ErrorKind::PermissionDenied), None));
         drop(second);
-        assert!(remove_left(41_004) && !remove_left(41_004));
-        assert_eq!(remove("murre_41004"), Some(io::ErrorKind::NotFound));
-        install(41_004, true).unwrap().remove();
-        assert_eq!(remove("murre_41004"), Some(io::ErrorKind::NotFound), "an orderly end removes it");
+        assert_eq!((removal(41_004), removal(41_004)), (None, Some(io::ErrorKind::NotFound)));
+        install(41_004, true).remove();
+        assert_eq!(removal(41_004), Some(io::ErrorKind::NotFound), "an orderly end removes it");
+    }
+
+    /// Rules of a client name ports of others, which no server listens on.
+    #[test]
+    #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
+    fn source_ports_are_no_ports_of_this_host() {
+        drop(Rules::install(Ports::From(&[9]), 41_005, true).unwrap());
+        let found = left(41_005).unwrap();
+        remove_table(&found.name).unwrap();
+        assert!(found.ports.is_empty());
     }
 }

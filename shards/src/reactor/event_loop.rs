@@ -232,6 +232,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 Some(ControlMessage::Drain { rate }) => {
                     self.accepting.end();
                     self.inputs.push_back(Input::Drain { rate });
+                    if let Some(hibernator) = &mut self.hibernator {
+                        hibernator.begin_drain();
+                    }
                 }
                 Some(ControlMessage::Broadcasts(values)) => {
                     self.inputs.push_back(Input::Broadcasts(values));

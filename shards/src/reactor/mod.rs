@@ -121,6 +121,8 @@ pub(crate) trait Machine: 'static {
         let _ = conn;
         None
     }
+    /// As `ShardMachine::owes_nothing_but`.
+    fn owes_nothing_but(&self, idle: usize) -> bool;
     /// As `ShardMachine::has_user`.
     fn has_user(&self, uaid: Uaid) -> bool {
         let _ = uaid;
@@ -149,6 +151,10 @@ impl Machine for ShardMachine {
 
     fn hello_of(&self, conn: ConnId) -> Option<Hello> {
         ShardMachine::hello_of(self, conn)
+    }
+
+    fn owes_nothing_but(&self, idle: usize) -> bool {
+        ShardMachine::owes_nothing_but(self, idle)
     }
 
     fn has_user(&self, uaid: Uaid) -> bool {
@@ -330,18 +336,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Takes the sessions of an earlier process over, and lets the gate begin.
     fn begin_hibernation(&mut self, records: Option<Records>, waker: Arc<Waker>) {
-        let (files, held) = match records {
-            Some(Records { mut files, earlier }) => {
-                let held = self.take_over(earlier, &mut files);
-                (files, held)
-            }
+        let (files, earlier) = match records {
+            Some(Records { files, earlier }) => (files, earlier),
             None => (None, Vec::new()),
         };
-        let Some(hibernator) = &mut self.hibernator else { return };
-        if let Some(files) = files {
+        if let Some((hibernator, files)) = self.hibernator.as_mut().zip(files) {
             hibernator.write_records(files);
         }
-        hibernator.attach(held, move || waker.wake());
+        let held = self.take_over(earlier);
+        if let Some(hibernator) = &mut self.hibernator {
+            hibernator.attach(held, move || waker.wake());
+        }
     }
 
     /// The numbers of a shard, in the order of its board.

@@ -1,13 +1,46 @@
-//! Judges whether this process can freeze and thaw connections, by doing it once.
+//! Judges whether this process can freeze and thaw connections, by doing it once, and finds what an earlier process has
+//! left.
+
+use std::io;
 
 use super::checks::{Finding, Verdict};
 use crate::config::{Config, Hibernate};
-use crate::node::try_hibernation;
-use hibernate::Unfit;
+use crate::node::{DataDir, HibernationNote, listen_ports, tables_in_the_way, try_hibernation};
+use hibernate::{LeftTable, Unfit};
 
-/// Returns one finding if `hibernate.after` is set.
-pub fn examine(config: &Config) -> Option<Finding> {
-    config.hibernate.after.is_some().then(|| judge(&config.hibernate, try_hibernation()))
+/// Returns one finding if `hibernate.after` is set, and one if packet rules of an earlier process are there.
+pub fn examine(config: &Config) -> Vec<Finding> {
+    let on = config.hibernate.after.is_some().then(|| judge(&config.hibernate, try_hibernation()));
+    let note = HibernationNote::read(&config.data_dir);
+    let tables = tables_in_the_way(note.as_ref(), &listen_ports(config));
+    // The server that runs has written it.
+    let note = note.filter(|note| note.is_of_here() && !DataDir::is_in_use(&config.data_dir));
+    on.into_iter().chain(judge_left(note.as_ref(), tables)).collect()
+}
+
+/// Judges the packet rules that no process owns.
+fn judge_left(note: Option<&HibernationNote>, tables: io::Result<Vec<LeftTable>>) -> Option<Finding> {
+    let (is_allowed, tables) = match (tables, note) {
+        (Ok(tables), _) => (true, tables),
+        (Err(_), Some(note)) => (false, vec![LeftTable { name: note.table.clone(), ports: note.ports.clone() }]),
+        // Without the capability nothing can be seen, and nothing was written down.
+        (Err(_), None) => return None,
+    };
+    let each = tables.iter().map(|LeftTable { name, ports }| format!("{name} for the ports {ports:?}"));
+    let found = each.collect::<Vec<_>>().join(", ");
+    let mut mend: Vec<String> = tables.iter().map(|table| format!("nft delete table inet {}", table.name)).collect();
+    let closed = "an earlier process has left them, and the kernel drops every new connection to these ports";
+    let (verdict, why) = if is_allowed {
+        let next = "`murre serve` takes them over or removes them when it starts; without it, remove them by hand";
+        (Verdict::Warn, format!("{closed}; {next}"))
+    } else {
+        mend.insert(0, "murre serve   # once, with CAP_NET_ADMIN (tuning/hibernate.conf)".to_owned());
+        mend.push("rm DATA_DIR/hibernation   # after the table is removed by hand".to_owned());
+        let refuses = "`murre serve` refuses to start, because this process lacks CAP_NET_ADMIN to remove them";
+        (Verdict::Fail, format!("{closed}; {refuses}"))
+    };
+    let wanted = "none without a process".to_owned();
+    (!tables.is_empty()).then(|| Finding { what: "packet rules that were left", found, wanted, verdict, why, mend })
 }
 
 fn judge(settings: &Hibernate, result: Result<(), Unfit>) -> Finding {
@@ -47,8 +80,23 @@ mod tests {
 
     #[test]
     fn hibernation_is_judged_only_where_it_is_switched_on() {
-        assert!(examine(&config(&[])).is_none() && examine(&config(&["hibernate.queue=7"])).is_none());
-        assert_eq!(examine(&config(&["hibernate.after=60"])).unwrap().what, "hibernation");
+        assert!(examine(&config(&[])).is_empty() && examine(&config(&["hibernate.queue=7"])).is_empty());
+        assert_eq!(examine(&config(&["hibernate.after=60"]))[0].what, "hibernation");
+    }
+
+    #[test]
+    fn packet_rules_that_were_left_are_named_with_their_ports() {
+        let note = HibernationNote::new(7, &[443], "/run/murre/frozen".as_ref()).unwrap();
+        let left = || vec![LeftTable { name: "murre_7".to_owned(), ports: vec![443, 8443] }];
+        assert!(judge_left(None, Ok(Vec::new())).is_none() && judge_left(Some(&note), Ok(Vec::new())).is_none());
+        let found = judge_left(None, Ok(left())).unwrap();
+        assert_eq!((found.verdict, &*found.found), (Verdict::Warn, "murre_7 for the ports [443, 8443]"));
+        assert!(found.mend[0].contains("nft delete table inet murre_7"), "{found:?}");
+        let refused = || Err(io::ErrorKind::PermissionDenied.into());
+        assert!(judge_left(None, refused()).is_none());
+        let found = judge_left(Some(&note), refused()).unwrap();
+        assert_eq!((found.verdict, &*found.found), (Verdict::Fail, "murre_7 for the ports [443]"));
+        assert!(found.why.contains("CAP_NET_ADMIN"), "{found:?}");
     }
 
     #[test]

@@ -293,13 +293,6 @@ impl Tls for ShardTls {
         state
     }
 
-    fn copy(&self, slot: u32) -> Option<Vec<u8>> {
-        match self.table.get(slot) {
-            Entry::Established(session) => Some(session.export()),
-            _ => None,
-        }
-    }
-
     fn import(&mut self, slot: u32, port: Port, state: &mut [u8]) -> Option<usize> {
         let (session, len) = Session::import(port, state)?;
         state[..len].zeroize();

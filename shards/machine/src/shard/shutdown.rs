@@ -73,18 +73,15 @@ impl ShardMachine {
         self.shutdown.set_cursor(next);
     }
 
+    /// Returns true if the end of this shard loses nothing but this number of connections, each with a session that has
+    /// nothing to deliver, to save or to count: nothing is under way, and no message is unacked.
+    pub fn owes_nothing_but(&self, idle: usize) -> bool {
+        self.is_quiet() && self.active_sessions.len() == 0 && self.sessions.len() == idle && self.conns.len() == idle
+    }
+
     /// Reports once that nothing is left.
     pub(super) fn say_drained(&mut self, cx: &mut StepContext<'_>) {
-        let over = self.draining()
-            && self.sessions.is_empty()
-            && self.conns.len() == 0
-            && self.pending_saves.is_empty()
-            && self.tickets.idle()
-            && self.upstream_calls.idle()
-            && self.requests.idle()
-            && self.pending_hellos.is_empty()
-            && self.relays.idle();
-        if over && self.shutdown.complete() {
+        if self.draining() && self.owes_nothing_but(0) && self.shutdown.complete() {
             cx.effects.push_back(Effect::Drained);
         }
     }

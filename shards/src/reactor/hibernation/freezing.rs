@@ -2,17 +2,18 @@
 
 use std::os::fd::OwnedFd;
 
-use hibernate::{Place, SESSION_BYTES_MAX, Tuple, check, set_live};
+use hibernate::{Frozen, Place, SESSION_BYTES_MAX, Tuple, check, set_live};
 
 use crate::ports::{Edge, Port};
 use crate::ring::{CompletionKey, Flags, State};
 use crate::session_record;
 use crate::tls::Stage;
+use machine::Hello;
 use machine::ids::ConnId;
 use machine::limits::{FREEZES_PER_TURN, SLOTS_SEARCHED_PER_TURN};
 
 use super::frozen_table::Kept;
-use super::{Machine, Member, Phase, Reactor, name};
+use super::{Hibernator, Machine, Member, Phase, Reactor, name};
 
 /// Searches in a row, at the end of the process, that freeze none although connections are found or frames wait for
 /// thaws: a second or so.
@@ -183,9 +184,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             check(socket, tuple).map_err(|(socket, _)| socket)
         };
         // The record is there before the socket goes.
-        let written = checked.and_then(|checked| match self.write_record(conn, &checked) {
-            Ok(place) => Ok((checked, place)),
-            Err(_) => Err(checked.abort()),
+        let written = checked.and_then(|checked| {
+            let hello = self.machine.hello_of(conn);
+            match self.write_record(conn, checked.frozen(), hello.as_ref()) {
+                Ok(place) => Ok((checked, place)),
+                Err(_) => Err(checked.abort()),
+            }
         });
         match written {
             Ok((checked, place)) => {
@@ -206,26 +210,37 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Writes the record of a session from which the next process makes it again. A session that no hello makes again
     /// (SimplePush, a relay) is kept in memory only.
-    fn write_record(&mut self, conn: ConnId, checked: &hibernate::Checked) -> std::io::Result<Place> {
-        let Some(hibernator) = &mut self.hibernator else { return Ok(Place::NONE) };
-        let (Some(records), Some(entry)) = (&mut hibernator.records, self.conns.get(conn)) else {
+    ///
+    /// The keys of the session go into the record: they are not here any more when this returns a place.
+    pub(super) fn write_record(
+        &mut self,
+        conn: ConnId,
+        frozen: &Frozen,
+        hello: Option<&Hello>,
+    ) -> std::io::Result<Place> {
+        let Some(Hibernator { records: Some(records), session, .. }) = &mut self.hibernator else {
             return Ok(Place::NONE);
         };
-        let Some(hello) = self.machine.hello_of(conn) else { return Ok(Place::NONE) };
-        let mut keys = match entry.flags.has(Flags::TLS) {
-            true => self.tls.copy(conn.slot).ok_or(std::io::ErrorKind::InvalidInput)?,
-            false => Vec::new(),
-        };
-        if session_record::len(&hello, &keys) > SESSION_BYTES_MAX {
-            keys.fill(0);
+        let (Some(hello), Some(entry)) = (hello, self.conns.get(conn)) else { return Ok(Place::NONE) };
+        let is_tls = entry.flags.has(Flags::TLS);
+        if is_tls && self.tls.stage(conn.slot) != Stage::Established {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
-        let session = &mut hibernator.session;
+        let mut keys = if is_tls { self.tls.export(conn.slot) } else { Vec::new() };
         session.clear();
-        let written = match session_record::encode(&hello, &keys, session) {
-            Some(()) => records.write(checked.frozen(), session),
-            None => Ok(Place::NONE),
+        let written = if session_record::len(hello, &keys) > SESSION_BYTES_MAX {
+            Err(std::io::ErrorKind::InvalidInput.into())
+        } else {
+            match session_record::encode(hello, &keys, session) {
+                Some(()) => records.write(frozen, session),
+                None => Ok(Place::NONE),
+            }
         };
+        let is_kept = written.as_ref().is_ok_and(|place| *place != Place::NONE);
+        if is_tls && !is_kept {
+            // Invariant: these bytes are the state that was exported above.
+            self.tls.import(conn.slot, entry.port, &mut keys).expect("an exported state");
+        }
         for secret in [&mut keys, session] {
             secret.fill(0);
             std::hint::black_box(secret);

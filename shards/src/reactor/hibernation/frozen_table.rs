@@ -6,10 +6,9 @@ use hibernate::{Frozen, Place};
 const CHUNK: usize = 512;
 
 /// A frozen connection, as its shard keeps it.
-#[derive(Clone, Copy)]
 pub(super) struct Kept {
     pub frozen: Frozen,
-    /// Its record in a file.
+    /// Its record in a file, which has its keys of TLS: they are nowhere else then.
     pub place: Place,
 }
 
@@ -46,12 +45,13 @@ impl FrozenTable {
             self.chunks.resize_with(number + 1, || None);
         }
         let chunk = self.chunks[number]
-            .get_or_insert_with(|| Chunk { records: std::iter::repeat_n(None, CHUNK).collect(), occupied: 0 });
+            .get_or_insert_with(|| Chunk { records: (0..CHUNK).map(|_| None).collect(), occupied: 0 });
+        let has_record = kept.place != Place::NONE;
         let before = chunk.records[slot as usize % CHUNK].replace(kept);
         assert!(before.is_none(), "a connection is frozen once");
         chunk.occupied += 1;
         self.occupied += 1;
-        self.recorded += u32::from(kept.place != Place::NONE);
+        self.recorded += u32::from(has_record);
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Kept> {

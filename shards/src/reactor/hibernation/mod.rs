@@ -10,7 +10,7 @@
 //! One batch of connections is set apart at a time.
 //!
 //! With `hibernate.dir` the sessions outlive the process: the shard writes a record to a file before the close, and
-//! erases it when the socket is there again. [`takeover`] reads the records. At its end such a process freezes every
+//! takes it back when the socket is there again. The keys of TLS are in the record, or in the shard, and never in both. [`takeover`] reads the records. At its end such a process freezes every
 //! session that can be frozen, and does not carry out the machine's close of them.
 
 mod freezing;
@@ -93,6 +93,8 @@ pub(super) struct Hibernator {
     /// The process ends, and its sessions go on in the next one: every session that can be frozen is frozen, and again
     /// when it was thawed.
     is_ending: bool,
+    /// The machine accepts nothing any more.
+    is_draining: bool,
     /// Buffer of a record.
     session: Vec<u8>,
     /// Frames for which the turn had no thaw left.
@@ -134,6 +136,7 @@ impl Hibernator {
             records: None,
             takeover: takeover::Takeover::default(),
             is_ending: false,
+            is_draining: false,
             // A buffer that grows would leave copies of secrets in freed memory.
             session: Vec::with_capacity(SESSION_BYTES_MAX),
             late_frames: VecDeque::new(),
@@ -235,6 +238,19 @@ impl Hibernator {
         outlives
     }
 
+    /// The machine has been told that the process ends.
+    pub(super) fn begin_drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Returns the number of sessions of the machine, if the next process has them all, as far as this component knows.
+    fn left_to_next(&self) -> Option<u32> {
+        let has_frames = !self.late_frames.is_empty() || !self.retries.is_empty();
+        let is_over = self.is_ending && self.is_draining && !has_frames;
+        // The machine does not know those that wait yet.
+        is_over.then(|| self.frozen.recorded().saturating_sub(self.takeover.waiting() as u32))
+    }
+
     /// Time at which there is something to do without news. `open`: connections of the shard; `is_over`: nothing is
     /// accepted any more.
     pub(super) fn next(&self, open: u32, is_over: bool) -> Option<Instant> {
@@ -274,9 +290,9 @@ impl Hibernator {
         Some(frozen.tuple())
     }
 
-    /// Erases a record. Returns false if it stays: then nothing may be sealed with its keys.
-    fn erase(&mut self, place: Place) -> bool {
-        self.records.as_mut().is_none_or(|records| records.erase(place).is_ok())
+    /// Erases the record of a connection that has ended. One that stays leads the next process to no connection.
+    fn erase(&mut self, place: Place) {
+        let _ = self.records.as_mut().map(|records| records.erase(place));
     }
 
     /// Searches come a quarter of the silence apart, so a session is frozen at most that much later.
@@ -307,7 +323,18 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         worked |= self.ping_unanswered();
         worked |= self.check_batch();
         worked |= self.search();
-        worked | self.resume_sessions()
+        worked |= self.resume_sessions();
+        self.say_left_to_next();
+        worked
+    }
+
+    /// Reports that the drain is over when every session is left to the next process and the machine owes nothing: it
+    /// need not go over its sessions one by one.
+    fn say_left_to_next(&self) {
+        let left = self.hibernator.as_ref().and_then(Hibernator::left_to_next);
+        if left.is_some_and(|left| self.machine.owes_nothing_but(left as usize)) {
+            self.control.say_drained();
+        }
     }
 
     fn read_gate(&mut self) -> bool {

@@ -7,14 +7,14 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashSet;
-use hibernate::{ConnName, Place, Record, RecordFiles, Tuple};
+use hibernate::{ConnName, Place, Record, Tuple};
 
 use crate::ports::{Edge, Port};
 use crate::ring::{Flags, State};
 use crate::session_record;
 use machine::ids::ConnId;
 use machine::limits::{RESUMED_AT_ONCE_MAX, RESUMES_PER_TURN};
-use machine::{AgentCommand, AgentEvent, Event, Input, SessionEvent};
+use machine::{AgentCommand, AgentEvent, Event, Hello, Input, SessionEvent};
 
 use super::frozen_table::Kept;
 use super::{Machine, Reactor};
@@ -22,8 +22,8 @@ use super::{Machine, Reactor};
 /// Sessions that were taken over and are not sessions of the machine yet.
 #[derive(Default)]
 pub(super) struct Takeover {
-    /// Names, and their records without secrets, in the order of their slots.
-    waiting: VecDeque<(ConnId, Box<[u8]>)>,
+    /// Names, and their hellos, in the order of their slots.
+    waiting: VecDeque<(ConnId, Hello)>,
     /// Sessions whose hello is under way.
     greeting: HashSet<ConnId>,
 }
@@ -32,6 +32,11 @@ impl Takeover {
     /// Returns true if a hello can be said.
     pub(super) fn is_due(&self) -> bool {
         !self.waiting.is_empty() && self.greeting.len() < RESUMED_AT_ONCE_MAX
+    }
+
+    /// Number of sessions whose hello has not been said.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Number of sessions that the machine does not have yet.
@@ -43,26 +48,19 @@ impl Takeover {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Takes records over, before anything is accepted. Returns what the gate must hold. A record for which no place is
     /// left, or whose session cannot be read, is dropped: the kernel resets its peer when it speaks.
-    pub(in crate::reactor) fn take_over(
-        &mut self,
-        records: Vec<Record>,
-        files: &mut Option<RecordFiles>,
-    ) -> Vec<(Tuple, ConnName)> {
+    pub(in crate::reactor) fn take_over(&mut self, records: Vec<Record>) -> Vec<(Tuple, ConnName)> {
         let mut held = Vec::with_capacity(records.len());
         let (mut ring, mut direct) = (0, 0);
-        for mut record in records {
+        for Record { frozen, mut session } in records {
             while ring < self.plane.rings() && direct >= self.accept_limit() {
                 (ring, direct) = (ring + 1, 0);
             }
-            let is_readable = session_record::hello(&record.session).is_some();
+            let hello = session_record::hello(&session.0);
             let fits = ring < self.plane.rings() && self.has_place(Port::WebSocket);
-            if !is_readable || !fits || self.plane.occupy(ring, direct).is_err() {
+            let Some(hello) = hello.filter(|_| fits && self.plane.occupy(ring, direct).is_ok()) else {
                 self.stats.takeovers_dropped += 1;
                 continue;
-            }
-            let (frozen, mut session) = (record.frozen, std::mem::take(&mut record.session));
-            // Without its record in a file it is kept in memory only.
-            let place = files.as_mut().and_then(|files| files.write(&frozen, &session).ok()).unwrap_or(Place::NONE);
+            };
             let (codec, since) = (self.edge.resumed(self.now), self.now_ms());
             let opened = self.conns.open(self.plane.slot(ring, direct), Port::WebSocket, Some(codec), since);
             let conn = self.settle_in(opened);
@@ -72,25 +70,22 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             entry.state = State::Frozen;
             // Nothing is read before the machine has answered the hello.
             entry.flags.set(Flags::BUSY);
-            if let Some(state) = session_record::tls(&mut session).filter(|state| !state.is_empty()) {
+            if let Some(state) = session_record::tls(&mut session.0).filter(|state| !state.is_empty()) {
                 entry.flags.set(Flags::TLS);
                 // It overwrites the secrets.
                 if self.tls.import(conn.slot, Port::WebSocket, state) != Some(state.len()) {
-                    state.fill(0);
                     self.stats.takeovers_dropped += 1;
-                    if let Some(files) = files {
-                        // A record that stays is dropped by the next process, too.
-                        let _ = files.erase(place);
-                    }
                     self.close(conn);
                     continue;
                 }
             }
+            // Without its record in a file it is kept in memory only.
+            let place = self.write_record(conn, &frozen, Some(&hello)).unwrap_or(Place::NONE);
             held.push((frozen.tuple(), ConnName { slot: conn.slot, generation: conn.generation }));
             self.stats.takeovers += 1;
             if let Some(hibernator) = &mut self.hibernator {
                 hibernator.keep(conn, Kept { frozen, place });
-                hibernator.takeover.waiting.push_back((conn, session));
+                hibernator.takeover.waiting.push_back((conn, hello));
             }
         }
         held
@@ -109,12 +104,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             if greeting.len() >= RESUMED_AT_ONCE_MAX {
                 break;
             }
-            let Some((conn, session)) = waiting.pop_front() else { break };
+            let Some((conn, hello)) = waiting.pop_front() else { break };
             worked = true;
             // Its peer may have ended it meanwhile.
-            let (Some(entry), Some(hello)) = (self.conns.get_mut(conn), session_record::hello(&session)) else {
-                continue;
-            };
+            let Some(entry) = self.conns.get_mut(conn) else { continue };
             if self.machine.has_user(hello.fresh) {
                 // The user agent has given this connection up and has come back.
                 self.stats.takeovers_dropped += 1;

@@ -1,12 +1,13 @@
 //! Thawing: a socket is made again because a segment came, a frame is due, or the session ends.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time;
 
-use hibernate::{Place, freeze, set_live};
+use hibernate::{Place, Tuple, freeze, set_live};
 
-use crate::ports::Edge;
+use crate::ports::{Edge, Port};
 use crate::ring::{Flags, State, WEBSOCKET_BUFFERS};
+use crate::session_record;
 use machine::Input;
 use machine::ids::ConnId;
 use machine::time::TimeSpan;
@@ -47,40 +48,72 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn thaw(&mut self, conn: ConnId) -> bool {
         let Some(hibernator) = &mut self.hibernator else { return false };
         hibernator.thaws_left = hibernator.thaws_left.saturating_sub(1);
-        let Some(Kept { frozen, place }) = hibernator.frozen.get(conn.slot).copied() else { return false };
+        let Some(Kept { frozen, place }) = hibernator.frozen.remove(conn.slot) else { return false };
         let tuple = frozen.tuple();
         let Ok(socket) = frozen.thaw(WEBSOCKET_BUFFERS) else {
+            hibernator.keep(conn, Kept { frozen, place });
             self.stats.thaw_failures += 1;
             return false;
         };
-        hibernator.frozen.remove(conn.slot);
-        // Nothing may be sealed with keys that a record still has.
-        let is_erased = hibernator.erase(place);
-        if !is_erased || self.plane.put_in(conn, socket.as_fd()).is_err() {
-            let place = if is_erased { Place::NONE } else { place };
-            self.stats.thaw_failures += 1;
-            // Without the mark nothing has reached it.
-            return match freeze(socket, tuple) {
-                Ok(frozen) => {
-                    hibernator.keep(conn, Kept { frozen, place });
-                    false
-                }
-                Err((socket, _)) => {
-                    drop(socket);
+        let place = match self.take_keys_back(conn, place) {
+            Ok(true) if self.plane.put_in(conn, socket.as_fd()).is_ok() => {
+                // The mark comes last: no segment reaches a socket that is half restored.
+                let _ = set_live(&socket, true);
+                if let Some(hibernator) = &mut self.hibernator {
                     hibernator.gate.live(tuple, name(conn));
-                    // A record that stays leads the next process to a connection that has ended.
-                    hibernator.erase(place);
-                    self.lost(conn);
-                    false
                 }
-            };
+                self.stay_open(conn);
+                self.release_frame(conn);
+                return true;
+            }
+            Ok(true) => Place::NONE,
+            Ok(false) => {
+                // Nothing can be said on it.
+                self.lose(conn, socket, (tuple, Place::NONE));
+                return false;
+            }
+            Err(place) => place,
+        };
+        self.stats.thaw_failures += 1;
+        // Without the mark nothing has reached it.
+        match freeze(socket, tuple) {
+            Ok(frozen) => {
+                if let Some(hibernator) = &mut self.hibernator {
+                    hibernator.keep(conn, Kept { frozen, place });
+                }
+            }
+            Err((socket, _)) => self.lose(conn, socket, (tuple, place)),
         }
-        // The mark comes last: no segment reaches a socket that is half restored.
-        let _ = set_live(&socket, true);
-        hibernator.gate.live(tuple, name(conn));
-        self.stay_open(conn);
-        self.release_frame(conn);
-        true
+        false
+    }
+
+    /// Takes back what seals and opens for a frozen session: it is in the record, which is erased, or has stayed here.
+    /// Returns false if it is of no use, and the place of a record that cannot be erased: then the session stays frozen.
+    fn take_keys_back(&mut self, conn: ConnId, place: Place) -> Result<bool, Place> {
+        let Some(records) = self.hibernator.as_mut().and_then(|hibernator| hibernator.records.as_mut()) else {
+            return Ok(true);
+        };
+        if place == Place::NONE {
+            return Ok(true);
+        }
+        let mut session = records.take(place).map_err(|(place, _)| place)?;
+        match session_record::tls(&mut session.0) {
+            None => Ok(false),
+            Some([]) => Ok(true),
+            // It overwrites the secrets.
+            Some(state) => Ok(self.tls.import(conn.slot, Port::WebSocket, state) == Some(state.len())),
+        }
+    }
+
+    /// Ends a connection whose socket is neither live nor frozen.
+    fn lose(&mut self, conn: ConnId, socket: OwnedFd, (tuple, place): (Tuple, Place)) {
+        drop(socket);
+        if let Some(hibernator) = &mut self.hibernator {
+            hibernator.gate.live(tuple, name(conn));
+            // A record that stays leads the next process to a connection that has ended.
+            hibernator.erase(place);
+        }
+        self.lost(conn);
     }
 
     /// Lets a frame go that waits for the thaw in a queue of this component. Nobody else looks at its connection.

@@ -206,6 +206,8 @@ pub(super) struct Script {
     pub orders: Vec<Effect>,
     /// Every `Heard`: the horizon, if it was late, and how long the log was.
     pub heard: Vec<(Instant, bool, usize)>,
+    /// Something is under way at storage.
+    pub owes: bool,
     /// Users that have come back.
     pub users: Vec<Uaid>,
     /// Those of each session.
@@ -360,6 +362,7 @@ impl Machine for Script {
                 effects.push_back(Effect::Close(conn, CloseReason::MoveFailed));
             }
             Input::Timeout => effects.extend(self.orders.drain(..)),
+            Input::Drain { .. } if self.owes => {}
             Input::Drain { .. } => effects.push_back(Effect::Drained),
             Input::HorizonAdvanced { until, late } => self.heard.push((until, late, self.log.lock().unwrap().len())),
             Input::ClockStopped(stopped) => self.log.lock().unwrap().push(format!("clock stopped: {stopped}")),
@@ -374,6 +377,10 @@ impl Machine for Script {
     fn hello_of(&self, conn: ConnId) -> Option<Hello> {
         let uaid = Uaid([conn.slot as u8; 16]);
         Some(Hello { broadcasts: self.broadcasts.clone(), ..Hello::new(Some(uaid), uaid) })
+    }
+
+    fn owes_nothing_but(&self, idle: usize) -> bool {
+        !self.owes && self.opened.len() == idle
     }
 
     fn has_user(&self, uaid: Uaid) -> bool {

@@ -147,11 +147,6 @@ impl Tls for ToyTls {
         vec![entry.sent, entry.received, u8::from(entry.peer_closed), u8::from(entry.owes)]
     }
 
-    fn copy(&self, slot: u32) -> Option<Vec<u8>> {
-        let entry = self.entries.get(&slot).filter(|entry| entry.stage == Stage::Established)?;
-        Some(vec![entry.sent, entry.received, u8::from(entry.peer_closed), u8::from(entry.owes)])
-    }
-
     fn import(&mut self, slot: u32, _port: Port, state: &mut [u8]) -> Option<usize> {
         let [sent, received, peer_closed, owes] = *state.first_chunk()?;
         let (peer_closed, owes) = (peer_closed == 1, owes == 1);

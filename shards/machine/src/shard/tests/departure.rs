@@ -403,3 +403,24 @@ fn a_drain_reads_no_more_users_in_a_second_than_its_rate() {
     }
     assert_eq!((reads, mesh.drained.as_slice()), (60, &[0][..]));
 }
+
+/// A process that leaves its idle sessions to the next one ends when this says so.
+#[test]
+fn unacked_rows_and_acks_at_storage_are_owed() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.accept(0, message(uaid), Disposition::Stored);
+    let owed = |mesh: &mut Mesh| {
+        mesh.pass(10);
+        [0, 1, 2].map(|idle| !mesh.machines[0].owes_nothing_but(idle))
+    };
+    const NOTHING: [bool; 3] = [false, true, true];
+    const SOMETHING: [bool; 3] = [true; 3];
+    assert_eq!(owed(&mut mesh), NOTHING);
+    let socket = mesh.session(0, Some(uaid));
+    let row = mesh.notifications(socket)[0];
+    assert_eq!(owed(&mut mesh), SOMETHING, "the delivery is not counted yet");
+    mesh.store.mode = Mode::Held;
+    mesh.ack(socket, row);
+    assert_eq!(owed(&mut mesh), SOMETHING, "the ack is at storage");
+}
