@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
 use murre::node::HostClock;
 use murre_bench::scenario::{
-    backlog, bridged, churn, crash, drill, hibernate, hold, kills, mixed, phones, ping, push, sim, statements, store,
-    storm,
+    backlog, bridged, churn, crash, drill, flood, hibernate, hold, kills, mixed, phones, ping, push, sim, statements,
+    store, storm,
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference};
 
@@ -48,6 +48,8 @@ enum Command {
     Phones(phones::Options),
     /// Drain a long backlog of one user and measure what its neighbours notice.
     Backlog(backlog::Options),
+    /// Push beside strangers who send as much as the server takes.
+    Flood(flood::Options),
     /// Break connections and the server itself, and count what comes back.
     Crash(crash::Options),
     /// Kill the server in the middle of traffic with topics, reconnects and slow user agents.
@@ -105,7 +107,9 @@ fn serve_ahead(ahead: ServeAhead) -> ExitCode {
 
 /// The others end at once, as any program does.
 fn looks_for_interrupts(command: &Command) -> bool {
-    use Command::{Backlog, Bridged, Churn, Hibernate, Hold, Mixed, Phones, Ping, Push, Statements, Store, Storm};
+    use Command::{
+        Backlog, Bridged, Churn, Flood, Hibernate, Hold, Mixed, Phones, Ping, Push, Statements, Store, Storm,
+    };
     matches!(
         command,
         Hold(_)
@@ -120,6 +124,7 @@ fn looks_for_interrupts(command: &Command) -> bool {
             | Ping(_)
             | Phones(_)
             | Backlog(_)
+            | Flood(_)
     )
 }
 
@@ -143,6 +148,7 @@ fn main() -> ExitCode {
         Command::Ping(options) => ping::run(&options),
         Command::Phones(options) => phones::run(&options),
         Command::Backlog(options) => backlog::run(&options),
+        Command::Flood(options) => flood::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Kills(options) => kills::run(&options),
         Command::Reference(options) => reference::run(&options),

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token, event::Event};
 
+use ::tls::client_config;
 use murre::client::http;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use tls::client_config;
 
 /// Tokens of publishers start here.
 pub const TOKEN_BASE: usize = 1 << 40;
@@ -28,7 +28,7 @@ pub struct Answer {
 }
 
 struct Publisher {
-    stream: Stream,
+    stream: Connection,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     /// Tag of the POST under way.
@@ -36,13 +36,13 @@ struct Publisher {
 }
 
 /// Connection of an app server.
-enum Stream {
+pub enum Connection {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
 /// TLS of all of them.
-type Tls = (Arc<ClientConfig>, ServerName<'static>);
+pub type Tls = (Arc<ClientConfig>, ServerName<'static>);
 
 /// A pool of app server connections.
 pub struct Publishers {
@@ -61,11 +61,7 @@ impl Publishers {
         count: usize,
         registry: &Registry,
     ) -> io::Result<Publishers> {
-        let tls = tls.map(|(ca, name)| -> io::Result<Tls> {
-            let config = client_config(&ca).map_err(io::Error::other)?;
-            Ok((Arc::new(config), ServerName::try_from(name).map_err(io::Error::other)?))
-        });
-        let (tls, idle) = (tls.transpose()?, (0..count).collect());
+        let (tls, idle) = (self::tls(tls)?, (0..count).collect());
         let mut publishers = Publishers { address, tls, pool: Vec::new(), idle, scratch: vec![0; 64 * 1024] };
         for index in 0..count {
             let stream = open(address, publishers.tls.as_ref(), index, registry)?;
@@ -149,7 +145,7 @@ impl Publisher {
                 Ok(n) => {
                     self.inbox.extend_from_slice(&scratch[..n]);
                     // A read of TLS ends with a record, not with the socket.
-                    if n < scratch.len() && matches!(self.stream, Stream::Plain(_)) {
+                    if n < scratch.len() && matches!(self.stream, Connection::Plain(_)) {
                         return true;
                     }
                 }
@@ -167,36 +163,46 @@ impl Publisher {
     }
 }
 
-fn open(address: SocketAddr, tls: Option<&Tls>, index: usize, registry: &Registry) -> io::Result<Stream> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    registry.register(&mut stream, Token(TOKEN_BASE + index), Interest::READABLE | Interest::WRITABLE)?;
-    let Some((config, name)) = tls else { return Ok(Stream::Plain(stream)) };
-    let client = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
-    Ok(Stream::Tls(Box::new(StreamOwned::new(client, stream))))
+/// TLS of a client that trusts the certificates in this file, with the name of the server.
+pub fn tls(of: Option<(PathBuf, String)>) -> io::Result<Option<Tls>> {
+    let tls = of.map(|(ca, name)| -> io::Result<Tls> {
+        let config = client_config(&ca).map_err(io::Error::other)?;
+        Ok((Arc::new(config), ServerName::try_from(name).map_err(io::Error::other)?))
+    });
+    tls.transpose()
 }
 
-impl Read for Stream {
+/// Opens a connection whose token is [`TOKEN_BASE`] and `index`.
+pub fn open(address: SocketAddr, tls: Option<&Tls>, index: usize, registry: &Registry) -> io::Result<Connection> {
+    let mut stream = TcpConnection::connect(address)?;
+    stream.set_nodelay(true)?;
+    registry.register(&mut stream, Token(TOKEN_BASE + index), Interest::READABLE | Interest::WRITABLE)?;
+    let Some((config, name)) = tls else { return Ok(Connection::Plain(stream)) };
+    let client = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+    Ok(Connection::Tls(Box::new(StreamOwned::new(client, stream))))
+}
+
+impl Read for Connection {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(stream) => stream.read(bytes),
-            Stream::Tls(stream) => stream.read(bytes),
+            Connection::Plain(stream) => stream.read(bytes),
+            Connection::Tls(stream) => stream.read(bytes),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(stream) => stream.write(bytes),
-            Stream::Tls(stream) => stream.write(bytes),
+            Connection::Plain(stream) => stream.write(bytes),
+            Connection::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Stream::Plain(stream) => stream.flush(),
-            Stream::Tls(stream) => stream.flush(),
+            Connection::Plain(stream) => stream.flush(),
+            Connection::Tls(stream) => stream.flush(),
         }
     }
 }

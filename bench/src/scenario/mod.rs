@@ -36,6 +36,8 @@ pub mod phones;
 
 pub mod backlog;
 
+pub mod flood;
+
 pub mod crash;
 
 pub mod kills;
