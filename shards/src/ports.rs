@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use machine::ids::StoreTicket;
+use machine::limits;
 use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::{Now, TimeSpan};
@@ -115,7 +116,7 @@ pub trait Edge: 'static {
 
     /// Decodes at most one request from the front of `bytes` (it may scribble on them, to unmask). Bytes it
     /// wants to answer at once are appended to `out`. Never called while a command is under way.
-    fn ingest(&mut self, now: Now, codec: &mut Self::Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest;
+    fn ingest(&mut self, now: Now, codec: &mut Self::Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingested;
 
     /// Appends the spelling of `event`.
     fn emit(&mut self, now: Now, codec: &mut Self::Codec, event: &Event, out: &mut Vec<u8>) -> Emitted;
@@ -197,7 +198,24 @@ pub enum ProxyHeader {
     },
 }
 
-/// Result of [`Edge::ingest`].
+/// Result of [`Edge::ingest`], and the work that it took.
+#[derive(Debug)]
+pub struct Ingested {
+    pub ingest: Ingest,
+    /// Cost of the work: [`limits::REQUEST_COST`] and more.
+    pub cost: u32,
+    /// Authorizations whose signature was verified in vain.
+    pub failed_signatures: u32,
+}
+
+impl From<Ingest> for Ingested {
+    /// The work of an ordinary request.
+    fn from(ingest: Ingest) -> Ingested {
+        Ingested { ingest, cost: limits::REQUEST_COST, failed_signatures: 0 }
+    }
+}
+
+/// Meaning of the bytes at the front.
 #[derive(Debug)]
 pub enum Ingest {
     /// Not a whole request yet. `consumed` bytes are done with; the rest is kept aside until there are more.

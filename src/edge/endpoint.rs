@@ -126,6 +126,7 @@ impl PushEdge {
         authorization: &[u8],
         crypto_key: Option<&[u8]>,
     ) -> Result<KeyDigest, ApiError> {
+        let misses = self.vapid.misses;
         let mut verified = self.vapid.check(now.unix(), authorization, crypto_key);
         // The clock of the sender can be right where this one is wrong.
         if let Err(ApiError::VapidExpired | ApiError::VapidTooLong) = verified
@@ -133,6 +134,9 @@ impl PushEdge {
         {
             verified = self.vapid.check(host, authorization, crypto_key).or(verified);
         }
+        let looked_at = (self.vapid.misses - misses) as u32;
+        self.signatures.verified += looked_at;
+        self.signatures.failed += looked_at.min(u32::from(verified.is_err()));
         (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
         self.stats.vapid_odd_sub = self.vapid.odd_subs;
         self.stats.vapid_audience_without_port = self.vapid.audiences_without_port;

@@ -5,7 +5,7 @@
 //! that speak for several of them; [`messages`] reads what both say, and [`frames`] writes to both. [`endpoint`] serves
 //! app servers, [`receipts`] their requests for the outcome of a message, [`simplepush`] the app servers of SimplePush,
 //! and [`forward`] those whose messages go on to another push service. [`registration`] serves devices of mobile
-//! bridges, and [`node`] other nodes. [`http`] reads the heads of the last six and [`http_body`] their bodies.
+//! bridges, and [`node`] other nodes. [`ingest`] calls them and counts the work, [`http`] reads the heads of the last six and [`http_body`] their bodies.
 //! [`respond`] and [`published`] answer them, and [`response`] writes the responses. [`pages`] has health pages and
 //! [`front`] the page of `/`, and [`close`] is the one table of goodbyes. [`admission`] and [`sender_rates`] limit
 //! connections and senders, and [`access`] has the rules about callers, and [`callers`] reads the addresses that
@@ -29,6 +29,7 @@ mod front;
 mod admission;
 mod http;
 mod http_body;
+mod ingest;
 mod messages;
 mod node;
 mod node_rate;
@@ -56,7 +57,7 @@ use machine::simplepush::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
-use shards::ports::{Edge, Emitted, Ingest, Port, ProxyHeader, Refused};
+use shards::ports::{Edge, Emitted, Ingest, Ingested, Port, ProxyHeader, Refused};
 use shards::process_clock::ProcessClock;
 use shards::quota::PortQuotas;
 use shards::strangers;
@@ -87,7 +88,7 @@ pub use response::VersionInfo;
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
-use upgraded::{Fragments, Session, Stage};
+use upgraded::{Fragments, Stage};
 
 /// Maximum number of valid keys of registers in the cache.
 const POINTS_MAX: usize = 4_096;
@@ -107,6 +108,8 @@ pub struct PushEdge {
     forwarded: Option<IpAddr>,
     /// Refusals by rules about callers that the reactor has not taken.
     refused: Refused,
+    /// Signatures of the request that is being decoded.
+    signatures: ingest::Signatures,
     front: Front,
     agent_url: Origin,
     date: HttpDate,
@@ -197,6 +200,7 @@ impl PushEdge {
             forwarding: config.forwarding.clone(),
             forwarded: None,
             refused: Refused::default(),
+            signatures: ingest::Signatures::default(),
             agent_url: config.agent_url.clone(),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
@@ -352,25 +356,8 @@ impl Edge for PushEdge {
         Codec::WebSocket { fragments: None, agent_family: 0, stage: Stage::WebPush, since, counts: Counts::default() }
     }
 
-    fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
-        match codec {
-            Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
-            Codec::WebSocket { fragments, agent_family, stage, since, counts } => {
-                let before = *stage;
-                let session = Session { fragments, agent_family: *agent_family, stage: &mut *stage };
-                let ingest = self.ingest_websocket(session, bytes, out);
-                if *stage == Stage::Relay && before != Stage::Relay {
-                    *since = events::minute(now);
-                    self.tell(EventKind::Greeted { mode: stage.name() });
-                }
-                if self.reporter.is_on()
-                    && let Ingest::Command { command, .. } = &ingest
-                {
-                    counts.take(command);
-                }
-                ingest
-            }
-        }
+    fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingested {
+        self.ingest_counted(now, codec, bytes, out)
     }
 
     fn emit(&mut self, now: Now, codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {

@@ -196,13 +196,29 @@ pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// the next ones wait unread in their sockets; one that has taken a second makes room for them, and
 /// `tls.handshake_timeout` ends those that wait for longer.
 pub const TLS_HANDSHAKES_MAX: usize = 1_024;
-/// Steps of handshakes in one slice of a shard for newcomers. One takes about 120 us with ECDSA P-256 and a millisecond
-/// with RSA; none begins after those of the slice took 100 us. Backpressure: the others wait unread for the next
-/// slices.
-pub const TLS_STEPS_PER_SLICE: usize = 8;
-/// Sessions that one turn of a shard reads: about 100 us. App servers and other nodes are read at once. Backpressure:
-/// the others wait unread for the next turns.
-pub const SESSIONS_PER_TURN: usize = 16;
+/// Cost of one request, frame or upgrade, decoded and answered, in microseconds of CPU: about what it takes. Costs are
+/// fixed numbers but for the steps of TLS handshakes, whose time is measured (ECDSA about 120, RSA a thousand).
+pub const REQUEST_COST: u32 = 6;
+/// Cost of one verification of a signature (ES256), in microseconds: 60 to 100.
+pub const SIGNATURE_COST: u32 = 100;
+/// Cost after which a turn of a shard begins no other work of one line: 16 requests, one signature, or one step of a
+/// handshake. Queue: the others of that line wait for the next turns, bytes that were not received in their sockets.
+pub const LINE_COST_PER_TURN: u32 = 100;
+/// The same of the line of new app servers, which every turn serves beside the proven ones.
+pub const NEW_SENDERS_COST_PER_TURN: u32 = 50;
+/// Cost after which a connection that has sent several requests at once goes to the end of its line with the rest of
+/// them. Queue: the rest is kept aside, and nothing more is read from its socket.
+pub const CONNECTION_COST_PER_TURN: u32 = 48;
+/// Connections that one turn of a shard reads from one line, and one slice from all lines that wait for it.
+/// Backpressure: the others wait unread for the next turns.
+pub const READS_PER_TURN: usize = 16;
+/// Connections whose time is over that one turn of a shard ends, of each kind: about 300 us. Queue: the others end in
+/// the next turns.
+pub const ENDED_PER_TURN: usize = 64;
+/// Verifications in vain within a minute beyond which an address counts as failing: 1 ms of CPU in a second. Queue: its
+/// app servers that are new, and those whose last request was refused, have a line of their own among those that come
+/// last. Its others keep their places.
+pub const FAILED_SIGNATURES_PER_MINUTE: u32 = 600;
 /// Sessions of a shard that are set apart at once, to be frozen together after one grace period of the kernel: 10 ms or
 /// more. Each has an ordinary file descriptor meanwhile. Queue: the others are found by the next search.
 pub const SET_APART_MAX: usize = 256;
@@ -220,9 +236,6 @@ pub const FREEZES_PER_TURN: usize = 32;
 pub const THAWS_PER_TURN: usize = 64;
 /// Slots that one turn of a shard searches for silent sessions: about 280 us. The rest follow in the next turns.
 pub const SLOTS_SEARCHED_PER_TURN: u32 = 4_096;
-/// WebSockets that are read before their upgrade in one slice of a shard for newcomers: about 100 us with what follows.
-/// A turn without other work has a slice, and there is one at least every 500 us. Backpressure: the others wait unread.
-pub const NEWCOMERS_PER_SLICE: usize = 16;
 /// Bytes of one flight of a client in a TLS handshake that are kept unread. Refuse: closed.
 pub const TLS_FLIGHT_BYTES_MAX: usize = 16 * 1024 + 261;
 

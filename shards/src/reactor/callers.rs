@@ -257,10 +257,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.flags.has(Flags::TLS) {
             let rest = buffers.input.take();
             buffers.sealed.keep(&rest);
-            self.resume_handshake(conn);
-        } else {
-            self.undecoded.push_back(conn);
         }
+        self.wait_to_decode(conn);
     }
 
     /// Serves a connection from this address. A trusted proxy is not counted; its requests may name others.
@@ -316,6 +314,24 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         };
         for (access, refused) in Access::ALL.into_iter().zip(by_rule).filter(|(_, refused)| *refused > 0) {
             self.callers.rules.strangers.refuse(access, refused, stranger);
+        }
+    }
+
+    /// Counts authorizations of this connection that were verified in vain.
+    pub(super) fn count_failed_signatures(&mut self, conn: ConnId, failed: u32) {
+        self.stats.failed_signatures += u64::from(failed);
+        if failed > 0
+            && let Some(Caller::Stranger(stranger)) = self.callers.named.get(conn.slot)
+        {
+            self.callers.rules.strangers.fail(stranger, failed, self.now.mono);
+        }
+    }
+
+    /// Returns true if the address of this connection fails: its app servers that have proven nothing come last.
+    pub(super) fn is_failing(&self, conn: ConnId) -> bool {
+        match self.callers.named.get(conn.slot) {
+            Some(Caller::Stranger(stranger)) => self.callers.rules.strangers.is_failing(stranger, self.now.mono),
+            Some(Caller::Proxy) | None => false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::mailbox::Lane;
 use crate::ports::Edge;
-use crate::ring::{Completion, Flags, SocketMove, State};
+use crate::ring::{Completion, Flags, SocketMove, Standing, State};
 use machine::ids::{ConnId, ShardId};
 use machine::limits;
 use machine::time::TimeSpan;
@@ -13,13 +13,12 @@ use super::input_horizon::SubmitResult;
 use super::{ControlMessage, Machine, Reactor};
 
 // Most items that one turn takes from each source, so that none starves another, and that a turn is short: what is sent
-// in it goes out with the next one. A completion of a user agent that became readable costs a place in a line only, and
-// app servers stand behind those completions: their bound is large.
+// in it goes out with the next one. A completion costs a place in a line only, or the end of a connection, of which the
+// lines read few in a turn, and app servers stand behind those completions: their bound is large.
 pub(super) const COMPLETIONS_PER_TURN: usize = 1_024;
-const MAILS_PER_LANE_AND_TURN: usize = 64;
-const REPLIES_PER_TURN: usize = 64;
+const MAILS_PER_LANE_AND_TURN: usize = 16;
+const REPLIES_PER_TURN: usize = 16;
 const CONTROLS_PER_TURN: usize = 16;
-const DECODES_PER_TURN: usize = 64;
 
 /// Interval at which the numbers are copied out while the shard works.
 pub(super) const PUBLISH_EVERY: TimeSpan = TimeSpan::from_secs(1);
@@ -65,11 +64,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         self.drive();
         let mut handled = 0;
-        let mut busy = false;
         while handled < self.completions_max
             && let Some(completion) = self.plane.next()
         {
-            busy = true;
+            worked = true;
             handled += 1;
             self.unpublished |= !matches!(completion, Completion::Woken);
             self.complete(completion);
@@ -77,8 +75,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         // Some completions belong to no connection: when none is left, all were handled.
         let handled = if self.plane.has_ready() { handled } else { usize::MAX };
-        let unread = [self.starved.len(), self.lines.sessions(), self.lines.newcomers()];
-        self.input_horizon.handled(handled, unread, self.undecoded.len());
+        self.input_horizon.handled(handled, self.starved.len(), self.lines.in_line());
+        let first = self.serve_first();
         let mut told = self.read_controls();
         told |= self.read_lanes();
         told |= self.read_store();
@@ -86,15 +84,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         told |= self.read_upstreams();
         told |= self.run_timers();
         told |= self.hibernate();
-        told |= self.decode_waiting();
         self.hand_over_senders();
-        self.unpublished |= told;
         let starved = self.starved.len();
         self.feed_starved();
         self.feed_unasked();
-        self.input_horizon.fed([starved - self.starved.len(), 0, 0]);
-        busy |= told | self.read_sessions() | self.plane.has_ready();
-        worked |= self.serve_newcomers(busy) | busy;
+        self.input_horizon.fed_starved(starved - self.starved.len());
+        self.unpublished |= told | first;
+        let busy = told | first | self.plane.has_ready();
+        worked |= self.serve_last(busy) | busy;
+        self.tell_lateness();
         self.flush();
         self.steer_accepting();
         if self.unpublished && self.now.mono.since(self.published) >= PUBLISH_EVERY {
@@ -200,6 +198,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         if !self.may_emit(conn, event) {
             return;
+        }
+        if event.is_refusal() {
+            self.conns.set_standing(conn, Standing::Refused);
         }
         let Some(entry) = self.conns.get_mut(conn) else { return };
         let emission = event.emission();
@@ -324,17 +325,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         worked
     }
 
-    fn decode_waiting(&mut self) -> bool {
-        let due = self.undecoded.len().min(DECODES_PER_TURN);
-        for _ in 0..due {
-            let Some(conn) = self.undecoded.pop_front() else { break };
-            self.decode_inbox(conn);
-            self.drive();
-        }
-        if let Some(until) = self.input_horizon.decoded(self.now.mono, due) {
+    /// The lines had their turn: tells the machine of the input horizon if the shard was late.
+    fn tell_lateness(&mut self) {
+        if let Some(until) = self.input_horizon.served(self.now.mono) {
             self.inputs.push_back(Input::HorizonAdvanced { until, late: true });
             self.drive();
         }
-        due > 0
     }
 }

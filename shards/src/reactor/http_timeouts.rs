@@ -15,6 +15,7 @@ use crate::ring::{Flags, State};
 use crate::tls::GivenUp;
 use machine::CloseReason;
 use machine::ids::ConnId;
+use machine::limits::ENDED_PER_TURN;
 use machine::time::{Instant, TimeSpan};
 
 use super::{Machine, Reactor, trim};
@@ -64,14 +65,17 @@ enum Verdict {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Ends what was too slow or idle too long. True when something was ended.
     pub(super) fn end_idle_http(&mut self) -> bool {
-        let mut worked = false;
+        let mut ended = 0;
         for _ in 0..LOOKS_PER_TURN {
+            if ended == ENDED_PER_TURN {
+                break;
+            }
             let Some(conn) = self.http.take(self.input_horizon.until()) else { break };
             match self.judge(conn) {
                 Verdict::Forget => {}
                 Verdict::Keep => self.http.add(self.now.mono, conn),
                 Verdict::End(reason) => {
-                    worked = true;
+                    ended += 1;
                     self.stats.idle_closes += 1;
                     if self.conns.get(conn).is_some_and(|entry| entry.state == State::Heading) {
                         self.stats.proxy_headers_refused += 1;
@@ -86,7 +90,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
         }
         trim(&mut self.http.line);
-        worked
+        ended > 0
     }
 
     /// Looks at an upgraded WebSocket until it is no longer stuck.
@@ -101,8 +105,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Ends WebSockets whose message is unfinished, or whose socket is blocked, for too long. True when one was ended.
     pub(super) fn end_stuck_websockets(&mut self) -> bool {
-        let mut worked = false;
+        let mut ended = 0;
         for _ in 0..LOOKS_PER_TURN {
+            if ended == ENDED_PER_TURN {
+                break;
+            }
             let Some(conn) = self.websockets.take(self.input_horizon.until()) else { break };
             match self.judge_websocket(conn) {
                 Verdict::Forget => {
@@ -112,13 +119,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
                 Verdict::Keep => self.websockets.add(self.now.mono, conn),
                 Verdict::End(reason) => {
-                    worked = true;
+                    ended += 1;
                     self.end_stuck(conn, reason);
                 }
             }
         }
         trim(&mut self.websockets.line);
-        worked
+        ended > 0
     }
 
     fn end_stuck(&mut self, conn: ConnId, reason: CloseReason) {

@@ -7,6 +7,7 @@ use crate::ports::Edge;
 use crate::ring::{CompletionKey, Flags, SocketMove, State};
 use crate::tls::{GivenUp, Stage};
 use machine::ids::ConnId;
+use machine::limits::ENDED_PER_TURN;
 use machine::time::{Instant, TimeSpan};
 use machine::{CloseReason, Input};
 
@@ -214,15 +215,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Closes those that have had their time. True when there were any.
     pub(super) fn end_overdue_closes(&mut self) -> bool {
-        let mut worked = false;
-        while self.next_close_deadline().is_some_and(|at| at <= self.now.mono) {
+        let mut ended = 0;
+        while ended < ENDED_PER_TURN && self.next_close_deadline().is_some_and(|at| at <= self.now.mono) {
             let Some(CloseDeadline { conn, .. }) = self.lingering.pop_front() else { break };
             if self.conns.get(conn).is_some() {
-                worked = true;
+                ended += 1;
                 self.stats.goodbyes_cut += 1;
                 self.close(conn);
             }
         }
-        worked
+        ended > 0
     }
 }

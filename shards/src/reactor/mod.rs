@@ -3,7 +3,7 @@
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`callers`], [`recv`], [`begun`], [`send`], [`sealed`]
-//! (TLS), [`lines`], [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
+//! (TLS), [`lines`] (who is served next), [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
 //! [`input_horizon`] (silences), [`hibernation`], [`park`]; [`event_loop`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
@@ -47,6 +47,8 @@ use machine::upstream::UpstreamReply;
 use machine::{
     DeliveryTimes, EffectQueue, Hello, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply,
 };
+
+use lines::Line;
 
 pub use caller_rules::{CallerRules, Proxies};
 pub use control::ControlMessage;
@@ -235,8 +237,6 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     effects: EffectQueue,
     /// Connections with something to send.
     dirty: Vec<ConnId>,
-    /// Connections whose side buffers may hold a whole request.
-    undecoded: VecDeque<ConnId>,
     /// Connections that wait for a receive span.
     starved: VecDeque<ConnId>,
     /// Connections of app servers that are handed over between two requests.
@@ -313,7 +313,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
             dirty: Vec::new(),
-            undecoded: VecDeque::new(),
             starved: VecDeque::new(),
             senders_to_move: VecDeque::new(),
             collected: None,
@@ -360,7 +359,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn publish(&mut self) {
         trim(&mut self.lingering);
         trim(&mut self.inputs);
-        trim(&mut self.undecoded);
         if let Some(hibernator) = &mut self.hibernator {
             hibernator.trim();
         }
@@ -373,8 +371,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.connections_max = u64::from(self.limits.connections_max);
         self.stats.enters = self.plane.enters;
-        self.stats.sessions_waiting = self.lines.sessions() as u64;
-        self.stats.newcomers_waiting = (self.lines.newcomers() + self.handshakes.waiting()) as u64;
+        let waiting = |lines: &[Line]| lines.iter().map(|line| self.lines.len(*line) as u64).sum();
+        self.stats.senders_waiting = waiting(&[Line::Senders, Line::NewSenders]);
+        self.stats.sessions_waiting = waiting(&[Line::Sessions]);
+        self.stats.newcomers_waiting = waiting(&[Line::Newcomers, Line::Handshakes]);
+        self.stats.refused_waiting = waiting(&[Line::Refused, Line::Failing]);
         let hibernator = self.hibernator.as_ref();
         self.stats.frozen = hibernator.map_or(0, |hibernator| hibernator.frozen().into());
         self.stats.takeovers_waiting = hibernator.map_or(0, |hibernator| hibernator.taken_over() as u64);

@@ -120,7 +120,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let hibernation =
             self.hibernator.as_ref().and_then(|hibernator| hibernator.next(open, self.accepting.is_over()));
         let deadlines =
-            timeouts.into_iter().chain([self.accepting.next(), self.handshakes.next(), hibernation, numbers]);
+            timeouts.into_iter().chain([self.accepting.next(), self.next_room_for_handshake(), hibernation, numbers]);
         deadlines.flatten().min()
     }
 }

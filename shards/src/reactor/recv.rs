@@ -1,8 +1,9 @@
 //! Bytes in: poll while idle, receive when readable, decode, keep what is half a request.
 
-use crate::ports::{Edge, Ingest, Port};
-use crate::ring::{ArenaSpan, CompletionKey, ConnBufferPool, Conns, Flags, SpanSize, State};
+use crate::ports::{Edge, Ingest, Ingested, Port};
+use crate::ring::{ArenaSpan, CompletionKey, ConnBufferPool, Conns, Flags, SpanSize, Standing, State};
 use machine::ids::ConnId;
+use machine::limits::CONNECTION_COST_PER_TURN;
 use machine::time::Now;
 use machine::{Carried, CloseReason, Command, Event, Input};
 
@@ -15,11 +16,17 @@ pub(super) struct Decoded {
     upgraded: bool,
     /// Something whole was among the bytes that is no command.
     frames: bool,
+    /// The edge has answered a request itself.
+    answered: bool,
+    cost: u32,
+    failed_signatures: u32,
     next: Next,
 }
 
 enum Next {
     More,
+    /// The turn of the connection is over. The rest may hold whole requests.
+    Later,
     Command(Command),
     Close(CloseReason),
 }
@@ -27,6 +34,8 @@ enum Next {
 /// Step that follows what was decoded.
 enum Action {
     More,
+    /// The turn of the connection is over.
+    Later,
     Command(Admitted),
     /// The answer to a command that was not admitted.
     Answer(Event),
@@ -42,18 +51,42 @@ impl Action {
     }
 }
 
-/// Decodes from the front of `bytes` up to the first command.
-fn decode<E: Edge>(edge: &mut E, now: Now, codec: &mut E::Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Decoded {
-    let mut decoded = Decoded { consumed: 0, upgraded: false, frames: false, next: Next::More };
+/// Decodes from the front of `bytes` up to the first command, until the turn of the connection has cost what it may, or
+/// up to the first answer of the edge if that ends it.
+fn decode<E: Edge>(
+    edge: &mut E,
+    now: Now,
+    codec: &mut E::Codec,
+    bytes: &mut [u8],
+    out: &mut Vec<u8>,
+    answer_ends: bool,
+) -> Decoded {
+    let mut decoded = Decoded {
+        consumed: 0,
+        upgraded: false,
+        frames: false,
+        answered: false,
+        cost: 0,
+        failed_signatures: 0,
+        next: Next::More,
+    };
     while decoded.consumed < bytes.len() {
+        if decoded.cost >= CONNECTION_COST_PER_TURN || (answer_ends && decoded.answered) {
+            decoded.next = Next::Later;
+            break;
+        }
         let rest = &mut bytes[decoded.consumed..];
-        let left = rest.len();
-        let (consumed, next) = match edge.ingest(now, codec, rest, out) {
+        let (left, written) = (rest.len(), out.len());
+        let Ingested { ingest, cost, failed_signatures } = edge.ingest(now, codec, rest, out);
+        decoded.cost = decoded.cost.saturating_add(cost);
+        decoded.failed_signatures += failed_signatures;
+        let (consumed, next) = match ingest {
             Ingest::More { consumed } => (consumed, Some(Next::More)),
             // An edge that consumed nothing has nothing next.
             Ingest::Next { consumed: 0 } => (0, Some(Next::More)),
             Ingest::Next { consumed } => {
                 decoded.frames = true;
+                decoded.answered |= out.len() > written;
                 (consumed, None)
             }
             Ingest::Upgraded { consumed } => {
@@ -80,6 +113,8 @@ struct Intake<'a, E: Edge> {
     buffer_pool: &'a mut ConnBufferPool,
     /// Bytes that the edge answers at once.
     out: &'a mut Vec<u8>,
+    /// The first answer of the edge ends the turn of the connection.
+    answer_ends: bool,
 }
 
 impl<E: Edge> Intake<'_, E> {
@@ -91,7 +126,7 @@ impl<E: Edge> Intake<'_, E> {
             self.buffer_pool.entry(&mut entry.buffers, entry.port).input.keep(bytes);
             return self.decode_aside(conn);
         };
-        let decoded = decode(self.edge, self.now, codec, bytes, self.out);
+        let decoded = decode(self.edge, self.now, codec, bytes, self.out, self.answer_ends);
         let rest = &bytes[decoded.consumed..];
         if !rest.is_empty() {
             self.buffer_pool.entry(&mut entry.buffers, entry.port).input.keep(rest);
@@ -105,7 +140,7 @@ impl<E: Edge> Intake<'_, E> {
             return None;
         };
         let codec = entry.codec.as_mut()?;
-        let decoded = decode(self.edge, self.now, codec, buffers.input.bytes(), self.out);
+        let decoded = decode(self.edge, self.now, codec, buffers.input.bytes(), self.out, self.answer_ends);
         buffers.input.consume(decoded.consumed);
         self.buffer_pool.free_if_idle(&mut entry.buffers);
         Some(decoded)
@@ -122,22 +157,23 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// The command or move that held up the input is over: decodes the bytes that wait, or polls for more.
+    /// The command or move that held up the input is over: the bytes that wait take their turn, or more are polled for.
     pub(super) fn resume(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get(conn) else { return };
         let waiting = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| buffers.has_input());
         let peer_closed = entry.flags.has(Flags::TLS) && self.tls.peer_closed(conn.slot);
-        if waiting || peer_closed { self.undecoded.push_back(conn) } else { self.want_input(conn) }
+        if waiting || peer_closed { self.wait_to_decode(conn) } else { self.want_input(conn) }
     }
 
     pub(super) fn readable(&mut self, done: CompletionKey) {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::POLL_IN);
-        let may = may_read(entry.state, entry.flags);
-        if may && !self.must_wait_for_handshake(conn) && !self.must_wait_in_line(conn) {
-            self.start_receive(conn);
+        if !may_read(entry.state, entry.flags) {
+            return;
         }
+        // What comes before a request, or behind a goodbye, needs no decoding.
+        if entry.state == State::Open { self.wait_to_be_read(conn) } else { self.start_receive(conn) }
     }
 
     pub(super) fn start_receive(&mut self, conn: ConnId) {
@@ -169,20 +205,27 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn received(&mut self, done: CompletionKey, span: ArenaSpan, result: i32) {
         let Some(conn) = self.conns.name(done) else { return self.plane.arena.free(span) };
         let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
-        entry.flags.clear(Flags::RECV);
         if entry.port != Port::WebSocket {
             self.parking.requested(self.now.mono);
         }
-        let state = entry.state;
-        match (usize::try_from(result), state) {
-            (Ok(len), State::Open | State::Moving) if len > 0 => {
-                self.stats.receives += 1;
-                self.stats.received_bytes += len as u64;
-                if let Some(span) = self.keep_for_step(conn, span, len) {
-                    self.ingest(conn, span, len);
-                }
-                return;
+        let len = usize::try_from(result).unwrap_or_default();
+        if len > 0 && matches!(entry.state, State::Open | State::Moving) {
+            self.stats.receives += 1;
+            self.stats.received_bytes += len as u64;
+            // Until then the receive is under way: nothing else of this connection is read or decoded.
+            if entry.state == State::Open {
+                return self.wait_with_span(conn, span, len);
             }
+        }
+        self.take_received(conn, span, result);
+    }
+
+    /// The turn of a connection has come whose receive has this result.
+    pub(super) fn take_received(&mut self, conn: ConnId, span: ArenaSpan, result: i32) {
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        entry.flags.clear(Flags::RECV);
+        match (usize::try_from(result), entry.state) {
+            (Ok(len), State::Open | State::Moving) if len > 0 => return self.ingest(conn, span, len),
             (Ok(len), State::Heading) if len > 0 => return self.read_heading(conn, span, len),
             (Err(_), State::Heading) if result == -libc::EAGAIN => self.want_input(conn),
             (_, State::Heading) => self.close(conn),
@@ -202,36 +245,44 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return self.ingest_sealed(conn, span, len);
         }
         let held = self.buffer_pool.held(entry.buffers);
+        let answer_ends = self.ends_with_answer(conn);
         let bytes = self.plane.arena.bytes(&span, len);
         let (edge, conns, buffer_pool, out) =
             (&mut self.edge, &mut self.conns, &mut self.buffer_pool, &mut self.scratch);
-        let decoded = Intake { edge, now: self.now, conns, buffer_pool, out }.decode(conn, bytes);
+        let decoded = Intake { edge, now: self.now, conns, buffer_pool, out, answer_ends }.decode(conn, bytes);
         self.plane.arena.free(span);
         self.act_within_bounds(conn, held, decoded);
     }
 
-    /// As [`Reactor::ingest`], of bytes that are in no span.
-    pub(super) fn decode_bytes(&mut self, conn: ConnId, held: usize, bytes: &mut [u8]) {
-        let decoded = self.intake().decode(conn, bytes);
+    /// As [`Reactor::ingest`], of bytes that are in no span. Returns false if the turn of the connection is over.
+    pub(super) fn decode_bytes(&mut self, conn: ConnId, held: usize, bytes: &mut [u8]) -> bool {
+        let decoded = self.intake(conn).decode(conn, bytes);
+        let is_over = is_later(decoded.as_ref());
         self.act_within_bounds(conn, held, decoded);
+        !is_over
     }
 
     /// Decodes what was kept aside, plain bytes before ciphertext, if the connection may be read.
     pub(super) fn decode_inbox(&mut self, conn: ConnId) {
-        if self.in_handshake(conn) {
-            return self.resume_handshake(conn);
-        }
-        if let Some(decoded) = self.intake().decode_aside(conn) {
+        if !self.in_handshake(conn)
+            && let Some(decoded) = self.intake(conn).decode_aside(conn)
+        {
+            let is_over = is_later(Some(&decoded));
             self.act_on(conn, decoded);
+            if is_over {
+                return;
+            }
         }
-        self.open_waiting(conn);
-        self.end_if_peer_closed(conn);
+        if self.open_waiting(conn) {
+            self.end_if_peer_closed(conn);
+        }
     }
 
-    fn intake(&mut self) -> Intake<'_, E> {
+    fn intake(&mut self, conn: ConnId) -> Intake<'_, E> {
+        let answer_ends = self.ends_with_answer(conn);
         let (edge, conns, buffer_pool, out) =
             (&mut self.edge, &mut self.conns, &mut self.buffer_pool, &mut self.scratch);
-        Intake { edge, now: self.now, conns, buffer_pool, out }
+        Intake { edge, now: self.now, conns, buffer_pool, out, answer_ends }
     }
 
     /// Acts on what was decoded, unless what is left of it is more than the shard has room for: that ends the
@@ -262,11 +313,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn act_on(&mut self, conn: ConnId, decoded: Decoded) {
-        let Decoded { consumed, mut upgraded, frames, next } = decoded;
+        let Decoded { consumed, mut upgraded, frames, answered, cost, failed_signatures, next } = decoded;
+        self.lines.charge(cost);
+        self.count_failed_signatures(conn, failed_signatures);
         let refused = upgraded && !self.count_upgrade(conn);
         let mut action = match next {
             _ if refused => Action::Close(CloseReason::AddressLimit),
             Next::More => Action::More,
+            Next::Later => Action::Later,
             Next::Command(command) => self.admit_command(conn, command).map_or_else(Action::of, Action::Command),
             Next::Close(reason) => Action::Close(reason),
         };
@@ -279,6 +333,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if !matches!(action, Action::Close(_)) && !self.take_role(conn) {
             upgraded = false;
             action = Action::Close(CloseReason::Overloaded);
+        }
+        if answered {
+            self.conns.set_standing(conn, Standing::Refused);
         }
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if upgraded {
@@ -299,7 +356,16 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.note_partial(conn, consumed > 0);
                 self.want_input(conn);
             }
+            Action::Later => {
+                if frames {
+                    self.answered_at_once(conn);
+                }
+                // What it has sent ahead counts as unfinished: under pressure the oldest of it makes room.
+                self.note_partial(conn, true);
+                self.wait_to_decode(conn);
+            }
             Action::Command(command) => {
+                self.conns.set_standing(conn, Standing::Proven);
                 self.begin_command(conn);
                 self.submit_command(conn, command);
             }
@@ -384,7 +450,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if self.buffer_pool.unfinished().of(entry.port).refuses(held, self.buffer_pool.held(entry.buffers)) {
             self.refuse_input(conn);
         } else if !busy && waiting {
-            self.undecoded.push_back(conn);
+            self.wait_to_decode(conn);
         }
     }
 
@@ -396,6 +462,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.inputs.push_back(Input::Gone { conn, reason });
         }
     }
+}
+
+fn is_later(decoded: Option<&Decoded>) -> bool {
+    decoded.is_some_and(|decoded| matches!(decoded.next, Next::Later))
 }
 
 /// Bytes behind a lingering close beyond which the rest is read into large spans.

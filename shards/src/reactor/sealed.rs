@@ -10,159 +10,39 @@ use crate::ring::{ArenaSpan, Flags, PendingOutput, State};
 use crate::tls::{GivenUp, Next, Received, Stage};
 use machine::CloseReason;
 use machine::ids::ConnId;
-use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_SLICE};
+use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX};
 use machine::time::{Instant, TimeSpan};
 
 use super::recv::may_read;
 use super::{Machine, Reactor};
 
-/// Handshakes of a shard.
+/// Handshakes of a shard. Those that wait for a step stand in line as others do ([`super::lines`]).
 #[derive(Default)]
 pub(super) struct Handshakes {
     /// Connections with a handshake in flight and when it began, oldest first. Those that are over stay until they come
     /// to the front.
     pub(super) begun: VecDeque<(ConnId, Instant)>,
-    /// Connections that wait for a step of a handshake that has begun.
-    shaking: VecDeque<(ConnId, Step)>,
-    /// Connections that wait for the first step.
-    fresh: VecDeque<(ConnId, Step)>,
-    /// Bytes that were received for a step and wait in their spans for the time that it takes.
-    received: VecDeque<(ConnId, ArenaSpan, usize)>,
-    /// Time that the steps of this slice took.
-    spent: TimeSpan,
-}
-
-/// Next thing to do for a handshake.
-#[derive(Clone, Copy)]
-enum Step {
-    /// Read the socket, in which the bytes wait.
-    Receive,
-    /// Open a whole record that was kept aside.
-    Open,
 }
 
 /// A handshake that takes longer makes room for one that waits.
 pub(super) const PATIENCE: TimeSpan = TimeSpan::from_secs(1);
-/// Time that the steps of one slice take, and one step more: others wait for them. A first flight is some 110 us.
-const STEPS_SPAN: TimeSpan = TimeSpan(100_000);
 
 impl Handshakes {
-    /// Time at which a handshake has taken long enough to make room for one that waits.
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.begun.front().filter(|_| !self.fresh.is_empty()).map(|(_, since)| since.after(PATIENCE))
-    }
-
-    /// Number of connections that wait for a step.
-    pub(super) fn waiting(&self) -> usize {
-        self.shaking.len() + self.fresh.len() + self.received.len()
-    }
-
-    /// Returns true if a slice may do another step, when `left` are left.
-    fn has_time(&self, left: usize) -> bool {
-        left > 0 && self.spent < STEPS_SPAN
-    }
-
     /// Gives back what a crowd needed.
     pub(super) fn trim(&mut self) {
         super::trim(&mut self.begun);
-        super::trim(&mut self.shaking);
-        super::trim(&mut self.fresh);
     }
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
-    /// Does the steps of one slice: first those whose bytes were received. Then some of the connections that wait for a
-    /// step get one, oldest first. Half of the steps are for handshakes that have begun, so that neither kind starves
-    /// the other. Returns true if a step was done.
-    pub(super) fn step_handshakes(&mut self) -> bool {
-        self.handshakes.spent = TimeSpan(0);
-        let received = self.handshakes.received.len();
-        while self.handshakes.has_time(1)
-            && let Some((conn, span, len)) = self.handshakes.received.pop_front()
-        {
-            self.step_received(conn, span, len);
-        }
-        if !self.handshakes.received.is_empty() {
-            return true;
-        }
-        let mut room = TLS_HANDSHAKES_MAX.saturating_sub(self.tls.handshakes());
-        let mut left = TLS_STEPS_PER_SLICE;
-        self.step_begun(&mut left, TLS_STEPS_PER_SLICE / 2);
-        while self.handshakes.has_time(left)
-            && let Some((conn, step)) = self.handshakes.fresh.pop_front()
-        {
-            if self.conns.get(conn).is_none() {
-                continue;
-            }
-            if room == 0 && !self.make_room_for_handshake() {
-                self.handshakes.fresh.push_front((conn, step));
-                break;
-            }
-            room = room.saturating_sub(1);
-            left -= self.step_handshake(conn, step);
-        }
-        self.step_begun(&mut left, 0);
-        received > 0 || left < TLS_STEPS_PER_SLICE
-    }
-
-    /// Keeps what was received for a step of a handshake until the next slice. Returns the span of another connection.
-    pub(super) fn keep_for_step(&mut self, conn: ConnId, span: ArenaSpan, len: usize) -> Option<ArenaSpan> {
-        if !self.in_handshake(conn) {
-            return Some(span);
-        }
-        self.handshakes.received.push_back((conn, span, len));
-        None
-    }
-
-    /// Does the step for which these bytes were received.
-    fn step_received(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
-        if self.conns.get(conn).is_some_and(|entry| entry.state == State::Open) {
-            self.ingest_sealed(conn, span, len);
-        } else {
-            self.plane.arena.free(span);
-        }
-    }
-
-    /// Gives steps to handshakes that have begun, until `spared` steps are left.
-    fn step_begun(&mut self, left: &mut usize, spared: usize) {
-        while *left > spared
-            && self.handshakes.has_time(*left)
-            && let Some((conn, step)) = self.handshakes.shaking.pop_front()
-        {
-            *left -= self.step_handshake(conn, step);
-        }
-    }
-
-    /// Does a step. Returns the number of steps that it takes: none if the connection is gone.
-    fn step_handshake(&mut self, conn: ConnId, step: Step) -> usize {
-        if self.conns.get(conn).is_none_or(|entry| entry.state != State::Open) {
-            return 0;
-        }
-        match step {
-            Step::Receive => self.start_receive(conn),
-            Step::Open => self.open_waiting(conn),
-        }
-        1
-    }
-
-    /// Puts a readable connection in line for a step if its handshake is not over. Its bytes stay in the socket.
-    pub(super) fn must_wait_for_handshake(&mut self, conn: ConnId) -> bool {
-        let is_open = self.conns.get(conn).is_some_and(|entry| entry.state == State::Open);
-        let waits = is_open && self.in_handshake(conn);
-        if waits {
-            self.line_of(conn).push_back((conn, Step::Receive));
-        }
-        waits
-    }
-
-    /// The line in which this connection waits for a step.
-    fn line_of(&mut self, conn: ConnId) -> &mut VecDeque<(ConnId, Step)> {
-        let fresh = self.tls.stage(conn.slot) == Stage::Fresh;
-        if fresh { &mut self.handshakes.fresh } else { &mut self.handshakes.shaking }
+    /// Time at which a handshake has taken long enough to make room for one that waits.
+    pub(super) fn next_room_for_handshake(&self) -> Option<Instant> {
+        let oldest = self.handshakes.begun.front().filter(|_| self.lines.has_fresh_handshake());
+        oldest.map(|(_, since)| since.after(PATIENCE))
     }
 
     /// Ends a handshake that waits for its peer and has taken long. Returns false if there is none.
-    fn make_room_for_handshake(&mut self) -> bool {
+    pub(super) fn make_room_for_handshake(&mut self) -> bool {
         for _ in 0..self.handshakes.begun.len() {
             let Some((conn, since)) = self.handshakes.begun.pop_front() else { return false };
             let flags = self.conns.get(conn).map(|entry| entry.flags);
@@ -220,41 +100,33 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.ciphertext = bytes;
     }
 
-    /// The socket of a handshake takes bytes again: goes on with what waits.
-    pub(super) fn resume_handshake(&mut self, conn: ConnId) {
-        let Some(entry) = self.conns.get(conn) else { return };
-        if self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.sealed.is_empty()) {
-            self.line_of(conn).push_back((conn, Step::Open));
-        }
-        self.want_input(conn);
-    }
-
-    /// Opens the ciphertext that waits, if the connection may be read.
-    pub(super) fn open_waiting(&mut self, conn: ConnId) {
-        let Some(entry) = self.conns.get_mut(conn) else { return };
+    /// Opens the ciphertext that waits, if the connection may be read. Returns false if its turn is over.
+    pub(super) fn open_waiting(&mut self, conn: ConnId) -> bool {
+        let Some(entry) = self.conns.get_mut(conn) else { return true };
         let held = self.buffer_pool.held(entry.buffers);
-        let Some(buffers) = self.buffer_pool.get(entry.buffers) else { return };
+        let Some(buffers) = self.buffer_pool.get(entry.buffers) else { return true };
         if buffers.sealed.is_empty() || !may_read(entry.state, entry.flags) {
-            return;
+            return true;
         }
         let mut bytes = buffers.sealed.take();
-        self.open(conn, held, &mut bytes);
+        self.open(conn, held, &mut bytes)
     }
 
     /// Opens whole records, keeps the rest, decodes the plaintext, and acts on the state of the connection. `held` is
-    /// the memory that the connection had before.
-    fn open(&mut self, conn: ConnId, held: usize, bytes: &mut [u8]) {
+    /// the memory that the connection had before. Returns false if the turn of the connection is over.
+    fn open(&mut self, conn: ConnId, held: usize, bytes: &mut [u8]) -> bool {
         let stage = self.tls.stage(conn.slot);
-        let is_full = stage == Stage::Fresh && self.tls.handshakes() >= TLS_HANDSHAKES_MAX;
-        if is_full || (stage != Stage::Established && self.handshakes.spent >= STEPS_SPAN) {
+        if stage == Stage::Fresh && self.tls.handshakes() >= TLS_HANDSHAKES_MAX {
             self.keep_sealed(conn, bytes);
-            self.line_of(conn).push_front((conn, Step::Open));
-            return self.act_within_bounds(conn, held, None);
+            self.lines.first_handshake(conn);
+            self.act_within_bounds(conn, held, None);
+            return false;
         }
         let begun = (stage != Stage::Established).then(|| self.clock.now().mono);
         let Received { plain, consumed, next } = self.tls.receive(conn.slot, bytes, &mut self.wire);
         if let Some(begun) = begun {
-            self.handshakes.spent = TimeSpan(self.handshakes.spent.0 + self.clock.now().mono.since(begun).0);
+            let took = self.clock.now().mono.since(begun).micros();
+            self.lines.charge(u32::try_from(took).unwrap_or(u32::MAX));
         }
         if stage == Stage::Fresh {
             self.note_begun_handshake(conn);
@@ -264,25 +136,31 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let in_handshake = self.in_handshake(conn);
         if in_handshake && bytes.len() - consumed > TLS_FLIGHT_BYTES_MAX {
             self.tls.give_up(conn.slot, GivenUp::Flood);
-            return self.fail(conn);
+            self.fail(conn);
+            return false;
         }
         if next == Next::Failed {
-            return self.fail(conn);
+            self.fail(conn);
+            return false;
         }
         if in_handshake {
             // The time of a handshake counts from its accept: a half record does not renew it.
             if next == Next::Again && consumed < bytes.len() {
-                self.line_of(conn).push_back((conn, Step::Open));
+                self.wait_to_decode(conn);
             } else {
                 self.want_input(conn);
             }
-            return self.act_within_bounds(conn, held, None);
+            self.act_within_bounds(conn, held, None);
+            return false;
         }
-        self.decode_bytes(conn, held, &mut bytes[..plain]);
+        if !self.decode_bytes(conn, held, &mut bytes[..plain]) {
+            return false;
+        }
         if next == Next::Again {
-            self.undecoded.push_back(conn);
+            self.wait_to_decode(conn);
         }
         self.end_if_peer_closed(conn);
+        true
     }
 
     /// Ends a connection whose peer sent close_notify, as soon as what it sent before is served.

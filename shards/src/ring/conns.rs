@@ -85,6 +85,19 @@ impl Flags {
     }
 }
 
+/// Outcome of the last request of a connection that is no session. An idle session has none: its byte would cost a
+/// megabyte for a million.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Standing {
+    /// There was none.
+    #[default]
+    New,
+    /// It was brought to the machine, which has not refused it.
+    Proven,
+    /// It was refused, or answered by the edge alone.
+    Refused,
+}
+
 /// One connection.
 pub(crate) struct Conn<C> {
     /// The edge's state; `None` in a free slot.
@@ -132,6 +145,9 @@ const CHUNK: usize = 512;
 
 struct Chunk<C> {
     conns: Box<[Conn<C>]>,
+    /// One bit each: the last request was carried out; it was refused.
+    proven: [u64; CHUNK / 64],
+    refused: [u64; CHUNK / 64],
     /// Slots that are not free.
     occupied: u32,
 }
@@ -224,7 +240,23 @@ impl<C> Conns<C> {
         let stale_buffers = std::mem::replace(&mut entry.buffers, NO_BUFFERS);
         let generation = entry.generation.wrapping_add(1);
         *entry = Conn { codec, generation, since, state: State::Open, port, ..Conn::free() };
+        chunk.set_standing(slot as usize % CHUNK, Standing::New);
         NewConn { conn: ConnId { slot, generation }, stale_buffers }
+    }
+
+    /// Returns the outcome of the last request of this connection.
+    pub(crate) fn standing(&self, conn: ConnId) -> Standing {
+        let chunk = self.chunks.get(conn.slot as usize / CHUNK).and_then(Option::as_ref);
+        chunk.map(|chunk| chunk.standing(conn.slot as usize % CHUNK)).unwrap_or_default()
+    }
+
+    /// Notes the outcome of a request of this connection, if it is still there.
+    pub(crate) fn set_standing(&mut self, conn: ConnId, standing: Standing) {
+        if self.get(conn).is_some()
+            && let Some(Some(chunk)) = self.chunks.get_mut(conn.slot as usize / CHUNK)
+        {
+            chunk.set_standing(conn.slot as usize % CHUNK, standing);
+        }
     }
 
     /// Close is staged: from now on only its completion finds the connection under this name.
@@ -315,7 +347,23 @@ impl<C> Conns<C> {
 impl<C> Chunk<C> {
     fn new(begin: u32) -> Chunk<C> {
         let conns = (0..CHUNK).map(|_| Conn { generation: begin, ..Conn::free() });
-        Chunk { conns: conns.collect(), occupied: 0 }
+        Chunk { conns: conns.collect(), proven: [0; CHUNK / 64], refused: [0; CHUNK / 64], occupied: 0 }
+    }
+
+    fn standing(&self, at: usize) -> Standing {
+        let is_set = |bits: &[u64]| bits[at / 64] & (1 << (at % 64)) != 0;
+        match (is_set(&self.proven), is_set(&self.refused)) {
+            (true, _) => Standing::Proven,
+            (false, true) => Standing::Refused,
+            (false, false) => Standing::New,
+        }
+    }
+
+    fn set_standing(&mut self, at: usize, standing: Standing) {
+        let bit = 1 << (at % 64);
+        for (bits, of) in [(&mut self.proven, Standing::Proven), (&mut self.refused, Standing::Refused)] {
+            bits[at / 64] = if standing == of { bits[at / 64] | bit } else { bits[at / 64] & !bit };
+        }
     }
 }
 

@@ -22,13 +22,15 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use machine::limits::FAILED_SIGNATURES_PER_MINUTE;
 use machine::time::{Instant, TimeSpan};
 
 use self::limits::take_one;
 use self::table::{LOOKED_AT, Table};
 
-/// Addresses in the table for each shard. At most 40 bytes of entry and 20 of index each: 3.9 MB a shard.
+/// Addresses in the table for each shard. At most 48 bytes of entry and 20 of index each: 4.5 MB a shard.
 pub const STRANGERS_PER_SHARD_MAX: usize = 65_536;
+const MINUTE: TimeSpan = TimeSpan::from_secs(60);
 /// Stripes of the table for each shard: their locks are rarely taken twice at a time.
 const STRIPES_PER_SHARD: usize = 64;
 
@@ -219,6 +221,25 @@ impl Strangers {
             }
         }
         Ok(())
+    }
+
+    /// Counts signatures of this address that were verified in vain.
+    pub fn fail(&self, stranger: Stranger, failed: u32, now: Instant) {
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return };
+        if let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) {
+            // Beyond the bound nothing more is added, so that an address is forgiven after a minute without any.
+            (0..failed).for_each(|_| _ = take_one(entry.forgiven_at(), FAILED_SIGNATURES_PER_MINUTE, MINUTE, now));
+        }
+    }
+
+    /// Returns true if this address fails: half of [`FAILED_SIGNATURES_PER_MINUTE`] signatures were verified in vain and
+    /// are not forgiven. One is forgiven every tenth of a second.
+    pub fn is_failing(&self, stranger: Stranger, now: Instant) -> bool {
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return false };
+        let forgiven_at = stripe.table.find(hash, stranger).map(|entry| *entry.forgiven_at());
+        forgiven_at.is_some_and(|at| at.since(now) > TimeSpan(MINUTE.0 / 2))
     }
 
     /// Counts refusals by a rule, of this caller if its address is known.

@@ -8,12 +8,12 @@ use super::limits::{Limit, Stranger};
 /// Counts of one address.
 pub(super) struct Entry {
     stranger: Stranger,
-    /// Times at which the rates are full again: handshakes, new users, registers.
-    pub full_at: [Instant; 3],
+    /// Times at which the rates are full again: handshakes, new users, registers, signatures that failed.
+    pub full_at: [Instant; 4],
     pub connections: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == 40);
+const _: () = assert!(size_of::<Entry>() == 48);
 
 impl Entry {
     /// The time at which this rate is full again; `None` for a limit that is no rate.
@@ -28,8 +28,12 @@ impl Entry {
 
     /// The time from which on this entry is the same as none; `None` while it holds connections.
     fn free_at(&self) -> Option<Instant> {
-        let [one, two, three] = self.full_at;
-        (self.connections == 0).then(|| one.max(two).max(three))
+        (self.connections == 0).then(|| self.full_at.into_iter().fold(Instant(0), Instant::max))
+    }
+
+    /// The time at which signatures may fail again as if none had.
+    pub fn forgiven_at(&mut self) -> &mut Instant {
+        &mut self.full_at[3]
     }
 }
 
@@ -130,7 +134,7 @@ impl Table {
             // Doubled, but not beyond the bound.
             entries.reserve_exact(at.max(ENTRIES_BEGIN).min(*entries_max - at));
         }
-        entries.push(Entry { stranger, full_at: [Instant(0); 3], connections: 0 });
+        entries.push(Entry { stranger, full_at: [Instant(0); 4], connections: 0 });
         index.insert_unique(hash, at as u32, |at| hasher(entries[*at as usize].stranger));
         Some(at)
     }

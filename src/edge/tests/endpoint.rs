@@ -48,8 +48,8 @@ fn the_time_of_a_post_counts_from_its_head_to_its_response() {
     let at = |ms| Now { mono: now().mono.after(machine::time::TimeSpan::from_ms(ms)), ..now() };
     let mut request = post(&path(None), GOOD, "body").into_bytes();
     let mut body = request.split_off(request.len() - 4);
-    assert!(matches!(edge.ingest(at(0), &mut codec, &mut request, &mut out), Ingest::More { .. }));
-    assert!(matches!(edge.ingest(at(20), &mut codec, &mut body, &mut out), Ingest::Command { .. }));
+    assert!(matches!(edge.ingest(at(0), &mut codec, &mut request, &mut out).ingest, Ingest::More { .. }));
+    assert!(matches!(edge.ingest(at(20), &mut codec, &mut body, &mut out).ingest, Ingest::Command { .. }));
     edge.emit(at(30), &mut codec, &Published::NoSubscription.into(), &mut out);
     assert_eq!((edge.post_times.counts.iter().sum::<u64>(), edge.post_times.sum_us), (1, 30_000));
 }
@@ -79,7 +79,7 @@ fn a_cancel_that_storage_does_not_take_is_503() {
     let mut id = Vec::new();
     edge.ids.seal(&MessageId { stamp: STAMP, uaid: Uaid([1; 16]), chid: Chid([2; 16]), topic: None }, &mut id);
     let mut request = [b"DELETE /m/", &id[..], b" HTTP/1.1\r\nHost: h\r\n\r\n"].concat();
-    let asked = edge.ingest(now(), &mut codec, &mut request, &mut out);
+    let asked = edge.ingest(now(), &mut codec, &mut request, &mut out).ingest;
     assert!(
         matches!(asked, Ingest::Command { command: Command::Sender(SenderCommand::Cancel(_)), .. }) && out.is_empty()
     );

@@ -213,7 +213,7 @@ impl Harness {
     /// Calls `ingest` once. Returns true if it waits for more bytes.
     fn turn(&mut self) -> bool {
         let mut out = Vec::new();
-        let result = self.edge.ingest(now(), &mut self.codec, &mut self.aside, &mut out);
+        let result = self.edge.ingest(now(), &mut self.codec, &mut self.aside, &mut out).ingest;
         self.wrote(out);
         match result {
             Ingest::More { consumed } => {

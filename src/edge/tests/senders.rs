@@ -52,7 +52,7 @@ fn a_token_that_either_clock_allows_is_good_while_a_step_awaits_confirmation() {
         let token = sender.good_token(clock.unix().0.saturating_add_signed(ahead));
         let lines = format!("{GOOD}Authorization: vapid t={token},k={}\r\n", sender.key());
         let mut request = post(&path(Some(sender.digest())), &lines, "body").into_bytes();
-        matches!(edge.ingest(clock.now(), &mut codec, &mut request, &mut out), Ingest::Command { .. })
+        matches!(edge.ingest(clock.now(), &mut codec, &mut request, &mut out).ingest, Ingest::Command { .. })
     };
     let (day, minutes) = (24 * HOUR, HOUR / 2);
     // The right clock is the host's, an hour ahead or behind, and the sender signs by it.

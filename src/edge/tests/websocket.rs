@@ -298,7 +298,7 @@ fn close_codes_of_two_peers_are_not_mixed_up() {
     let mut first = Harness::with(edge, Port::WebSocket);
     let mut codecs: Vec<Codec> = (0..3).map(|_| first.edge.arrived()).collect();
     for (codec, payload) in codecs.iter_mut().zip([&b"\x0f\xa1"[..], &b"\x0f\xa2"[..], &b""[..]]) {
-        let ingest = first.edge.ingest(now(), codec, &mut frame(Opcode::Close, payload), &mut Vec::new());
+        let ingest = first.edge.ingest(now(), codec, &mut frame(Opcode::Close, payload), &mut Vec::new()).ingest;
         assert!(matches!(ingest, Ingest::Close { reason: CloseReason::PeerClosed }));
     }
     codecs.iter().for_each(|codec| first.edge.ended(now(), codec, CloseReason::PeerClosed));

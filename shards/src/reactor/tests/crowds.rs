@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use crate::reactor::PlaneLimits;
-use machine::limits::{ACCEPTS_PER_TURN, ENDPOINT_RESERVE_MIN, NEWCOMERS_PER_SLICE, SESSIONS_PER_TURN};
+use crate::reactor::lines::Line;
+use machine::limits::{ACCEPTS_PER_TURN, ENDPOINT_RESERVE_MIN, READS_PER_TURN};
 use machine::time::TimeSpan;
 
 use super::bench::{Bench, Client, run};
 use super::late::time_out;
 use super::toy_tls::ToyClient;
+use super::turns::REQUESTS_PER_TURN;
 
 fn small(connections_max: u32) -> Bench {
     let mut limits = PlaneLimits::new(connections_max);
@@ -195,7 +197,7 @@ fn newcomers_wait_unread_while_others_have_work() {
             session.heard() == b"pong\n"
         });
         let shard = &mut bench.shards[0];
-        assert_eq!((shard.lines.newcomers(), shard.tls.handshakes()), (20, 0));
+        assert_eq!((shard.lines.len(Line::Newcomers), shard.tls.handshakes()), (20, 0));
         assert_eq!(shard.stats.receives, receives + 1, "that of the session");
     });
 }
@@ -209,11 +211,11 @@ fn newcomers_are_served_in_slices_when_nothing_else_is_to_do() {
         bench.until("all are served", |bench| {
             let shard = &mut bench.shards[0];
             let served = shard.machine.opened.len();
-            assert!(served <= before + NEWCOMERS_PER_SLICE, "{before}, then {served}");
+            assert!(served <= before + REQUESTS_PER_TURN, "{before}, then {served}");
             before = served;
             served == 20 && shard.tls.handshakes() == 20
         });
-        assert!(crowd.iter_mut().step_by(2).all(|client| client.heard() == b"101\n"));
+        bench.until("all hear of it", |_| crowd.iter_mut().step_by(2).all(|client| client.heard() == b"101\n"));
     });
 }
 
@@ -255,7 +257,7 @@ fn a_turn_accepts_few_connections() {
 fn a_turn_reads_few_sessions_and_every_app_server() {
     run(|| {
         let mut bench = Bench::one();
-        let mut sessions: Vec<Client> = (0..8 * SESSIONS_PER_TURN).map(|_| bench.websocket()).collect();
+        let mut sessions: Vec<Client> = (0..8 * READS_PER_TURN).map(|_| bench.websocket()).collect();
         let mut sender = Client::connect(bench.endpoint);
         bench.settle();
         let commands = |bench: &Bench| bench.shards[0].stats.commands as usize;
@@ -265,7 +267,7 @@ fn a_turn_reads_few_sessions_and_every_app_server() {
         let mut last = before;
         let mut turn = |bench: &Bench| {
             let now = commands(bench);
-            assert!(now <= last + SESSIONS_PER_TURN + 1, "{last}, then {now}");
+            assert!(now <= last + REQUESTS_PER_TURN + 1, "{last}, then {now}");
             last = now;
             now
         };
@@ -273,15 +275,15 @@ fn a_turn_reads_few_sessions_and_every_app_server() {
             turn(bench);
             sender.heard() == b"pong\n"
         });
-        assert!(bench.shards[0].lines.sessions() > 0, "sessions wait still, although they spoke first");
+        assert!(bench.shards[0].lines.len(Line::Sessions) > 0, "sessions wait still, although they spoke first");
         bench.until("all are answered", |bench| turn(bench) == before + sessions.len() + 1);
         drop(sessions);
         let mut gone = bench.shards[0].stats.peers_gone as usize;
         bench.until("all have left", |bench| {
             let now = bench.shards[0].stats.peers_gone as usize;
-            assert!(now <= gone + SESSIONS_PER_TURN, "{gone}, then {now}");
+            assert!(now <= gone + READS_PER_TURN, "{gone}, then {now}");
             gone = now;
-            gone == 8 * SESSIONS_PER_TURN
+            gone == 8 * READS_PER_TURN
         });
     });
 }

@@ -22,4 +22,5 @@ mod sealed;
 mod sealed_moves;
 mod threads;
 mod toy_tls;
+mod turns;
 mod unfinished;

@@ -1,7 +1,8 @@
 //! The scripted machine and the edge of the tests.
 //!
 //! A line is an order: a letter and a number. `UP` upgrades a WebSocket; `E` is answered `pong`; `H` is held
-//! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a lingering close;
+//! until the test releases it; `P` and `S` are answered at once, `S` as a request whose signature fails; `N n` sends n
+//! notifications; `X` closes; `L` answers and asks for a lingering close;
 //! `M n` moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one; `A` registers a user by
 //! request; `O` opens a relay. An upgrade and such a request may name their caller, as `UP 192.0.2.1` does. A PROXY
 //! header is a line too: `PROXY 192.0.2.1`.
@@ -10,9 +11,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, ProxyHeader, Refused, Store};
+use crate::ports::{Edge, Emitted, Ingest, Ingested, Ledger, Port, ProxyHeader, Refused, Store};
 use crate::reactor::Machine;
 use machine::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
+use machine::limits::{REQUEST_COST, SIGNATURE_COST};
 use machine::message::{Message, Urgency};
 use machine::simplepush::Mode;
 use machine::stats::{Board, Meaning};
@@ -31,6 +33,8 @@ pub(super) struct LineEdge {
     /// Address in the last upgrade.
     forwarded: Option<IpAddr>,
     refused: Refused,
+    /// Cost of all that was decoded.
+    pub spent: u32,
 }
 
 pub(super) enum Codec {
@@ -69,60 +73,11 @@ impl Edge for LineEdge {
         Codec::Upgraded
     }
 
-    fn ingest(&mut self, _now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-            return if bytes.len() > LINE_MAX {
-                Ingest::Close { reason: CloseReason::TooBig }
-            } else {
-                Ingest::More { consumed: 0 }
-            };
-        };
-        let (line, consumed) = (&bytes[..end], end + 1);
-        if matches!(codec, Codec::Placeless) {
-            out.extend_from_slice(if line == b"P" { b"at once\n" } else { self.too_many(Port::WebSocket) });
-            return Ingest::Close { reason: CloseReason::Said };
-        }
-        if let Some(rest) = line.strip_prefix(b"UP") {
-            self.forwarded = address(rest);
-            *codec = Codec::Upgraded;
-            out.extend_from_slice(b"101\n");
-            return Ingest::Upgraded { consumed };
-        }
-        if matches!(codec, Codec::Unknown) {
-            *codec = Codec::Sender;
-        }
-        if line == b"BODY" {
-            *codec = Codec::Body;
-            return Ingest::More { consumed };
-        }
-        if line == b"P" {
-            out.extend_from_slice(b"at once\n");
-            return Ingest::Next { consumed };
-        }
-        if let Some(rest) = line.strip_prefix(b"DENY").or(line.strip_prefix(b"LATER")) {
-            self.refused.by_rule[0] += 1;
-            self.refused.caller = address(rest);
-            if line.starts_with(b"LATER") {
-                // The answer waits for a body.
-                return Ingest::More { consumed };
-            }
-            out.extend_from_slice(b"denied\n");
-            return Ingest::Next { consumed };
-        }
-        let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
-        if *op == b'R' {
-            return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
-        }
-        if *op == b'O' {
-            return Ingest::Command { consumed, command: RelayCommand::Open.into() };
-        }
-        if *op == b'A' {
-            self.forwarded = address(rest);
-            let call = RegistrationCall::Create { device: None, channel: NewChannel { chid: CHID, key: None } };
-            return Ingest::Command { consumed, command: RegistrationCommand { uaid: Uaid([0; 16]), call }.into() };
-        }
-        let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
-        Ingest::Command { consumed, command: SessionCommand::Unregister { chid: Chid([*op; 16]), code }.into() }
+    fn ingest(&mut self, _now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingested {
+        let failed_signatures = u32::from(bytes.starts_with(b"S\n"));
+        let cost = REQUEST_COST + failed_signatures * SIGNATURE_COST;
+        self.spent += cost;
+        Ingested { ingest: self.read_line(codec, bytes, out), cost, failed_signatures }
     }
 
     fn take_refused(&mut self) -> Refused {
@@ -183,6 +138,64 @@ impl Edge for LineEdge {
 
     fn too_many(&self, _port: Port) -> &'static [u8] {
         b"503\n"
+    }
+}
+
+impl LineEdge {
+    fn read_line(&mut self, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            return if bytes.len() > LINE_MAX {
+                Ingest::Close { reason: CloseReason::TooBig }
+            } else {
+                Ingest::More { consumed: 0 }
+            };
+        };
+        let (line, consumed) = (&bytes[..end], end + 1);
+        if matches!(codec, Codec::Placeless) {
+            out.extend_from_slice(if line == b"P" { b"at once\n" } else { self.too_many(Port::WebSocket) });
+            return Ingest::Close { reason: CloseReason::Said };
+        }
+        if let Some(rest) = line.strip_prefix(b"UP") {
+            self.forwarded = address(rest);
+            *codec = Codec::Upgraded;
+            out.extend_from_slice(b"101\n");
+            return Ingest::Upgraded { consumed };
+        }
+        if matches!(codec, Codec::Unknown) {
+            *codec = Codec::Sender;
+        }
+        if line == b"BODY" {
+            *codec = Codec::Body;
+            return Ingest::More { consumed };
+        }
+        if line == b"P" || line == b"S" {
+            out.extend_from_slice(if line == b"P" { b"at once\n" } else { b"denied\n" });
+            return Ingest::Next { consumed };
+        }
+        if let Some(rest) = line.strip_prefix(b"DENY").or(line.strip_prefix(b"LATER")) {
+            self.refused.by_rule[0] += 1;
+            self.refused.caller = address(rest);
+            if line.starts_with(b"LATER") {
+                // The answer waits for a body.
+                return Ingest::More { consumed };
+            }
+            out.extend_from_slice(b"denied\n");
+            return Ingest::Next { consumed };
+        }
+        let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
+        if *op == b'R' {
+            return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
+        }
+        if *op == b'O' {
+            return Ingest::Command { consumed, command: RelayCommand::Open.into() };
+        }
+        if *op == b'A' {
+            self.forwarded = address(rest);
+            let call = RegistrationCall::Create { device: None, channel: NewChannel { chid: CHID, key: None } };
+            return Ingest::Command { consumed, command: RegistrationCommand { uaid: Uaid([0; 16]), call }.into() };
+        }
+        let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
+        Ingest::Command { consumed, command: SessionCommand::Unregister { chid: Chid([*op; 16]), code }.into() }
     }
 }
 

@@ -6,12 +6,13 @@ use crate::reactor::PlaneLimits;
 use crate::ring::{PendingOutput, SocketMove};
 use crate::tls::Tls as _;
 use machine::ids::{Claim, EmissionId, ShardId, Uaid};
-use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX, TLS_STEPS_PER_SLICE};
+use machine::limits::{TLS_FLIGHT_BYTES_MAX, TLS_HANDSHAKES_MAX};
 use machine::time::TimeSpan;
 use machine::{CloseReason, Hello};
 
 use super::bench::{Bench, Client, run};
 use super::toy_tls::{ToyClient, ToyTls};
+use super::turns::REQUESTS_PER_TURN;
 
 impl Bench {
     /// A client that is through its handshake and upgraded.
@@ -308,9 +309,9 @@ fn handshakes_beyond_the_bound_wait_and_the_oldest_makes_room() {
         let (begun, mut before, mut said) = (Instant::now(), 0, false);
         bench.until("the last one is through", |bench| {
             let now = bench.shards[0].tls.handshakes();
-            assert!(now <= TLS_HANDSHAKES_MAX && now <= before + TLS_STEPS_PER_SLICE, "{before}, then {now}");
+            assert!(now <= TLS_HANDSHAKES_MAX && now <= before + REQUESTS_PER_TURN, "{before}, then {now}");
             let kept = bench.shards[0].buffer_pool.used();
-            assert!(kept <= 2 * TLS_STEPS_PER_SLICE, "{kept} connections hold bytes: the others wait in their sockets");
+            assert!(kept <= 2 * REQUESTS_PER_TURN, "{kept} connections hold bytes: the others wait in their sockets");
             if !said && now == TLS_HANDSHAKES_MAX {
                 said = true;
                 late.socket.say(&ToyClient::flights());

@@ -138,6 +138,35 @@ impl Event {
     }
 }
 
+impl Event {
+    /// Returns true if this event refuses a request for a reason that lies with its sender.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Event::Sender(SenderEvent::Published(published)) => match published {
+                Published::Accepted { .. } | Published::NotBridged(_) | Published::Unavailable => false,
+                Published::NoSubscription
+                | Published::OtherMode
+                | Published::Refused(_)
+                | Published::TooMany { .. }
+                | Published::OverBudget { .. } => true,
+            },
+            Event::Registration(answer) => match answer {
+                RegistrationAnswer::Registered { .. }
+                | RegistrationAnswer::Done
+                | RegistrationAnswer::Channels(_)
+                | RegistrationAnswer::Unavailable => false,
+                RegistrationAnswer::NoUser
+                | RegistrationAnswer::NoChannel
+                | RegistrationAnswer::Conflict
+                | RegistrationAnswer::Full
+                | RegistrationAnswer::Refused(_)
+                | RegistrationAnswer::TooMany { .. } => true,
+            },
+            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Node(_) => false,
+        }
+    }
+}
+
 /// Implements the conversions of a value into the enum that carries it.
 macro_rules! carries {
     ($($whole:ident: $part:ty, $name:ident => $made:expr;)+) => {
