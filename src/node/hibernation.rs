@@ -62,11 +62,6 @@ impl NodeGate {
         self.records.is_some()
     }
 
-    /// Returns the reason why connections are not frozen although `hibernate.after` is set.
-    pub fn off(&self) -> Option<&str> {
-        self.off.as_deref()
-    }
-
     /// Ends hibernation with the process: nothing is left to a next one.
     pub fn close(self) {
         if let Some(gate) = self.gate {
