@@ -21,5 +21,7 @@ mod files;
 
 pub mod status;
 
+pub mod version;
+
 #[cfg(test)]
 mod tidy;

@@ -14,6 +14,8 @@ use machine::upstream::BridgeKind;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
+use crate::version;
+
 use super::bridges::ProfileSnapshot;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
 use super::own::Own;
@@ -64,7 +66,7 @@ pub(super) fn router(view: Arc<AdminState>) -> Router {
         .route("/health", get(health))
         .route("/__heartbeat__", get(health))
         .route("/__lbheartbeat__", get(load_balancer))
-        .route("/__version__", get(version))
+        .route("/__version__", get(version_info))
         .route("/metrics", get(prometheus))
         .route("/stats", get(stats))
         .route("/broadcasts", get(list_broadcasts).put(set_broadcasts))
@@ -88,7 +90,7 @@ const PAGE: &str = include_str!("page.html");
 
 /// The status code stays 200 for every status word, as the services before us do it (PROTOCOL.md 7.1).
 async fn status(State(view): State<Arc<AdminState>>) -> Json<Value> {
-    let mut body = json!({ "status": word(view.host.health()), "version": VERSION });
+    let mut body = json!({ "status": word(view.host.health()), "version": version::VERSION });
     if let Some(error) = trouble(view.host.health()) {
         body["error"] = error.into();
     }
@@ -106,7 +108,7 @@ async fn health(State(view): State<Arc<AdminState>>) -> Json<Value> {
     let has = |kind| profiles.is_some_and(|profiles| profiles.look().iter().any(|profile| is_of(profile, kind)));
     let mut body = json!({
         "status": word(health),
-        "version": VERSION,
+        "version": version::VERSION,
         "connections": view.sum("sessions"),
         "router_table": table,
         "message_table": table,
@@ -141,20 +143,13 @@ async fn load_balancer(State(view): State<Arc<AdminState>>) -> StatusCode {
     }
 }
 
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Known when the build sets `GIT_COMMIT`, as the Dockerfile does.
-pub(super) const COMMIT: &str = match option_env!("GIT_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
-
-/// Commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`, as the Dockerfile does.
-async fn version() -> Json<Value> {
+async fn version_info() -> Json<Value> {
     Json(json!({
         "source": env!("CARGO_PKG_NAME"),
-        "version": VERSION,
-        "commit": COMMIT,
-        "build": option_env!("GIT_BUILD").unwrap_or("unknown"),
+        "version": version::VERSION,
+        "commit": version::COMMIT,
+        "tree": version::TREE,
+        "build": version::BUILD,
     }))
 }
 
@@ -171,7 +166,7 @@ async fn prometheus(State(view): State<Arc<AdminState>>, head: HeaderMap) -> Res
 async fn stats(State(view): State<Arc<AdminState>>) -> Json<Value> {
     let process = Process::read();
     Json(json!({
-        "version": VERSION,
+        "version": version::VERSION,
         "health": word(view.host.health()),
         "trouble": trouble(view.host.health()),
         "uptime_seconds": view.started.elapsed().as_secs_f64(),
