@@ -11,14 +11,17 @@ fn main() {
         println!("cargo::rerun-if-changed={path}");
     }
     // Every commit and every checkout adds a line to it.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|path| std::fs::exists(path).is_ok_and(|is| is)) {
+    if let Some(log) =
+        git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|path| std::fs::exists(path).is_ok_and(|is| is))
+    {
         println!("cargo::rerun-if-changed={log}");
     }
     let (commit, tree) = match std::env::var("GIT_COMMIT") {
         Ok(commit) => (Some(commit), "clean"),
         Err(_) => (git(&["rev-parse", "HEAD"]), tree()),
     };
-    let (commit, tree) = commit.filter(|commit| !commit.is_empty()).map_or(("unknown".into(), "unknown"), |it| (it, tree));
+    let (commit, tree) =
+        commit.filter(|commit| !commit.is_empty()).map_or(("unknown".into(), "unknown"), |it| (it, tree));
     println!("cargo::rustc-env=MURRE_COMMIT={commit}");
     println!("cargo::rustc-env=MURRE_TREE={tree}");
     println!("cargo::rustc-env=MURRE_BUILD={}", std::env::var("GIT_BUILD").unwrap_or("unknown".into()));

@@ -14,8 +14,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use super::{fail, status};
 use crate::config::keys::KEYS;
 use crate::config::{Config, Log, LogFormat, Sources};
-use crate::version;
 use crate::node::{self, Environment, HostClock, RunningNode, Signal, StopOutcome};
+use crate::version;
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -215,9 +215,9 @@ impl FromArgMatches for Args {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
     use super::*;
     use crate::commands::Cli;
+    use clap::Parser as _;
 
     fn sources(line: &[&str]) -> Sources {
         let cli = Cli::try_parse_from(["murre", "serve"].iter().chain(line)).expect("a command line");

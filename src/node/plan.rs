@@ -26,12 +26,12 @@ use super::ledgers::ShardLedger;
 use super::listeners::{Address, Bound};
 use super::storage::Storage;
 use crate::config::Config;
-use crate::version;
 use crate::control_plane::{ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
 };
+use crate::version;
 
 /// Setup that all shards share.
 pub(super) struct Plan<'a> {

@@ -220,5 +220,4 @@ impl ShardMachine {
             self.sessions.live_mut(at).channels.insert(fingerprint);
         }
     }
-
 }
