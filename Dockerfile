@@ -23,10 +23,6 @@
 # behind `murre` the command is: serve --data-dir /var/lib/murre --domain NAME --acme-agree
 
 FROM rust:1.95.0-slim-bookworm AS build
-# glommio compiles a small C library and its build asks for git.
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends git \
-    && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src/

@@ -22,5 +22,7 @@ mod health;
 
 pub mod status;
 
+pub mod version;
+
 #[cfg(test)]
 mod tidy;

@@ -14,13 +14,20 @@ import errno
 import json
 import os
 import re
+import resource
 import socket
+import stat
 import subprocess
 import sys
 
 ALLOW = 0x7FFF0000
-EQUAL, NOT_EQUAL, MASKED_EQUAL = 4, 1, 7
-COMPARISONS = {"SCMP_CMP_EQ": EQUAL, "SCMP_CMP_NE": NOT_EQUAL, "SCMP_CMP_MASKED_EQ": MASKED_EQUAL}
+NOT_EQUAL, LESS, EQUAL, MASKED_EQUAL = 1, 2, 4, 7
+COMPARISONS = {
+    "SCMP_CMP_NE": NOT_EQUAL, "SCMP_CMP_LT": LESS, "SCMP_CMP_EQ": EQUAL, "SCMP_CMP_MASKED_EQ": MASKED_EQUAL,
+}
+# The architectures of libseccomp, by the names of container profiles.
+ARCHITECTURES = {"amd64": 0xC000003E, "arm64": 0xC00000B7}
+CLONE_NEWNS, CLONE_NEWUTS, MS_REC, MS_PRIVATE = 0x20000, 0x4000000, 0x4000, 0x40000
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
 PR_CAPBSET_DROP, CAPABILITIES = 24, {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12}
 # Lists of a unit that a drop-in adds to.
@@ -34,9 +41,9 @@ class Argument(ctypes.Structure):
 
 
 class Filter:
-    """Refuses everything with `refusal` but what is allowed."""
+    """Refuses everything with `refusal` but what is allowed, or with `None` allows everything but what is refused."""
 
-    def __init__(self, refusal):
+    def __init__(self, refusal, architecture=None):
         self.library = ctypes.CDLL("libseccomp.so.2", use_errno=True)
         self.library.seccomp_init.restype = ctypes.c_void_p
         self.library.seccomp_init.argtypes = [ctypes.c_uint32]
@@ -44,14 +51,25 @@ class Filter:
             ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(Argument),
         ]
         self.library.seccomp_load.argtypes = [ctypes.c_void_p]
-        self.context = self.library.seccomp_init(refuse_with(refusal))
-        self.refusal = refusal
+        for call in (self.library.seccomp_arch_add, self.library.seccomp_arch_remove):
+            call.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+        self.library.seccomp_arch_native.restype = ctypes.c_uint32
+        self.library.seccomp_syscall_resolve_name_arch.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
+        self.default = ALLOW if refusal is None else refuse_with(refusal)
+        self.context = self.library.seccomp_init(self.default)
         assert self.context, "no filter"
+        self.architecture = architecture or 0
+        if architecture:
+            # Zero is the architecture of this host, which may be the same.
+            self.library.seccomp_arch_add(self.context, architecture)
+            if self.library.seccomp_arch_native() != architecture:
+                assert self.library.seccomp_arch_remove(self.context, self.library.seccomp_arch_native()) == 0
 
     def rule(self, action, names, arguments=()):
-        if action == refuse_with(self.refusal):
+        if action == self.default:
             return
         for name in names:
+            # The number on this host; libseccomp translates it for another architecture.
             number = self.library.seccomp_syscall_resolve_name(name.encode())
             # Calls of other machines have no number here; negative ones are stand-ins for calls that this one lacks.
             if number < 0:
@@ -59,6 +77,20 @@ class Filter:
             array = (Argument * len(arguments))(*arguments)
             result = self.library.seccomp_rule_add_array(self.context, action, number, len(arguments), array)
             assert result == 0, f"{name}: {os.strerror(-result)}"
+
+    def number(self, name):
+        """The number on the architecture of the filter; negative if it has no such call."""
+        return self.library.seccomp_syscall_resolve_name_arch(self.architecture, name.encode())
+
+    def program(self):
+        """The filter as instructions of classic BPF, as the kernel gets them."""
+        self.library.seccomp_export_bpf.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        descriptor = os.memfd_create("filter")
+        try:
+            assert self.library.seccomp_export_bpf(self.context, descriptor) == 0, "no export"
+            return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        finally:
+            os.close(descriptor)
 
     def load(self):
         result = self.library.seccomp_load(self.context)
@@ -69,20 +101,22 @@ def refuse_with(number):
     return 0x00050000 | number
 
 
-def container(path):
-    """As the container tools read it, for amd64 and without any capability."""
+def container(path, machine="amd64", architecture=None):
+    """As the container tools read it, in a container without any capability. A flat profile has no conditions."""
     with open(path) as file:
         profile = json.load(file)
-    found = Filter(profile["defaultErrnoRet"])
+    found = Filter(profile["defaultErrnoRet"], architecture)
     for rule in profile["syscalls"]:
         includes, excludes = rule.get("includes") or {}, rule.get("excludes") or {}
-        if includes.get("caps") or not {"amd64"} & set(includes.get("arches", ["amd64"])):
+        # Each kernel that murre runs on is later than the 4.8 of `minKernel`.
+        assert includes.keys() | excludes.keys() <= {"caps", "arches", "minKernel"}, rule
+        if includes.get("caps") or machine not in includes.get("arches", [machine]):
             continue
-        if "amd64" in excludes.get("arches", []):
+        if machine in excludes.get("arches", []):
             continue
         action = ALLOW if rule["action"] == "SCMP_ACT_ALLOW" else refuse_with(rule.get("errnoRet", errno.EPERM))
         arguments = [
-            Argument(each["index"], COMPARISONS[each["op"]], each["value"], each["valueTwo"])
+            Argument(each["index"], COMPARISONS[each["op"]], each["value"], each.get("valueTwo", 0))
             for each in rule.get("args") or []
         ]
         found.rule(action, rule["names"], arguments)
@@ -95,13 +129,17 @@ def unit(paths):
         with open(path) as file:
             for name, value in re.findall(r"^(\w+)=(.*)$", file.read(), re.M):
                 settings[name] = f"{settings[name]} {value}" if name in LISTS & settings.keys() else value
+    seclude(settings)
     found = Filter(getattr(errno, settings["SystemCallErrorNumber"]))
     ambient = set(settings.get("AmbientCapabilities", "").split())
     assert ambient <= set(settings.get("CapabilityBoundingSet", " ".join(ambient)).split()), "bounded away"
     keep_capabilities({CAPABILITIES[name] for name in ambient})
     names = set()
-    for word in settings["SystemCallFilter"].split():
-        names |= group(word) if word.startswith("@") else {word}
+    # In the order of the unit; a line that begins with ~ takes away.
+    for line in settings["SystemCallFilter"].replace(" ~", "\n~").splitlines():
+        words = line.removeprefix("~").split()
+        calls = set().union(*(group(word) if word.startswith("@") else {word} for word in words))
+        names = names - calls if line.startswith("~") else names | calls
     # systemd allows these to every unit.
     names |= group("@default") | {"execve"}
     found.rule(ALLOW, sorted(names - {"socket"}))
@@ -111,6 +149,29 @@ def unit(paths):
         result = ctypes.CDLL(None).prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)
         assert result == 0, "this kernel has no PR_SET_MDWE (since 6.3)"
     return found
+
+
+def seclude(settings):
+    """What else the unit says of the process: its limits, its name, its view of other processes, its files."""
+    library = ctypes.CDLL(None, use_errno=True)
+    os.umask(int(settings["UMask"], 8))
+    resource.setrlimit(resource.RLIMIT_CORE, (int(settings["LimitCORE"]),) * 2)
+    if os.geteuid() == 0:
+        assert settings["ProtectHostname"] == "yes" and settings["ProtectProc"] == "invisible"
+        assert library.unshare(CLONE_NEWNS | CLONE_NEWUTS) == 0, os.strerror(ctypes.get_errno())
+        assert library.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0, os.strerror(ctypes.get_errno())
+        hidden = library.mount(b"proc", b"/proc", b"proc", 0, b"hidepid=invisible")
+        assert hidden == 0, os.strerror(ctypes.get_errno())
+    refused = Filter(None)
+    if settings["RestrictSUIDSGID"] == "yes":
+        modes = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "mkdir": 1, "mkdirat": 2, "creat": 1}
+        for call, index in modes.items():
+            for bit in (stat.S_ISUID, stat.S_ISGID):
+                refused.rule(refuse_with(errno.EPERM), [call], [Argument(index, MASKED_EQUAL, bit, bit)])
+    if settings["RestrictRealtime"] == "yes":
+        for policy in (os.SCHED_FIFO, os.SCHED_RR):
+            refused.rule(refuse_with(errno.EPERM), ["sched_setscheduler"], [Argument(1, EQUAL, policy, 0)])
+    refused.load()
 
 
 def keep_capabilities(kept):

@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -11,9 +13,10 @@ import pytest
 from conftest import REPOSITORY, Server, binary
 
 CONFINE = [sys.executable, str(pathlib.Path(__file__).parent / "confine.py")]
-PROFILE = REPOSITORY / "tuning/seccomp.json"
+PROFILE, FLAT_PROFILE = REPOSITORY / "tuning/seccomp.json", REPOSITORY / "tuning/seccomp-oci.json"
 UNIT = REPOSITORY / "tuning/murre.service"
-WITH_DROP_IN = f"{UNIT}:{REPOSITORY / 'tuning/hibernate.conf'}"
+DROP_IN = REPOSITORY / "tuning/hibernate.conf"
+WITH_DROP_IN = f"{UNIT}:{DROP_IN}"
 RING_CALLS = {"io_uring_setup", "io_uring_enter", "io_uring_register"}
 
 
@@ -24,8 +27,8 @@ def run(command):
 
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [("container", PROFILE), ("unit", UNIT), ("unit", WITH_DROP_IN)],
-    ids=["container", "unit", "drop-in"],
+    [("container", PROFILE), ("container", FLAT_PROFILE), ("unit", UNIT), ("unit", WITH_DROP_IN)],
+    ids=["container", "flat", "unit", "drop-in"],
 )
 def test_a_server_works_in_its_sandbox_and_ends_in_order(tmp_path, kind, path):
     server = Server(tmp_path, prefix=[*CONFINE, kind, str(path)])
@@ -37,6 +40,9 @@ def test_a_server_works_in_its_sandbox_and_ends_in_order(tmp_path, kind, path):
         server.start()
         status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
         assert "Seccomp:\t2\n" in status and "NoNewPrivs:\t1\n" in status, "no filter is on"
+        if kind == "unit":
+            limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
+            assert re.search(r"Max core file size +0 +0 ", limits) and "Umask:\t0077\n" in status
         probe = run([binary(), "probe", "--ws", server.url("websocket")])
         assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
         server.restart()
@@ -103,3 +109,21 @@ else:
 def test_only_the_drop_in_lets_a_server_freeze_connections(path, first):
     asked = run([*CONFINE, "unit", str(path), sys.executable, "-c", NEEDS])
     assert asked.stdout.split()[:1] == [first], asked.stdout + asked.stderr
+
+
+@pytest.mark.parametrize("drop_ins", [[], [DROP_IN]], ids=["unit", "drop-in"])
+def test_the_exposure_of_the_unit_is_at_most_two(tmp_path, drop_ins):
+    units = tmp_path / "etc/systemd/system"
+    (units / "murre.service.d").mkdir(parents=True)
+    shutil.copy(UNIT, units)
+    for path in drop_ins:
+        shutil.copy(path, units / "murre.service.d")
+    # The file that ExecStart names must be there.
+    command = tmp_path / "usr/local/bin/murre"
+    command.parent.mkdir(parents=True)
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    judged = run(["systemd-analyze", "security", "--offline=true", f"--root={tmp_path}", "murre.service"])
+    exposure = re.search(r"Overall exposure level for murre.service: ([0-9.]+)", judged.stdout)
+    assert exposure, judged.stdout + judged.stderr
+    assert float(exposure[1]) <= 2.0, judged.stdout

@@ -194,10 +194,10 @@ fn command_line(mut arguments: impl Iterator<Item = String>) -> String {
     line
 }
 
-/// The commit of the build (`GIT_COMMIT`) if the build had it, else that of the working directory.
+/// The commit of the build, else that of the working directory.
 fn commit() -> Option<String> {
-    if let Some(told) = option_env!("GIT_COMMIT") {
-        return Some(told.into());
+    if murre::version::COMMIT != "unknown" {
+        return Some(murre::version::COMMIT.into());
     }
     let mut git = Command::new("git");
     git.args(["rev-parse", "--short=12", "HEAD"]).stdin(Stdio::null()).stderr(Stdio::null());

@@ -8,9 +8,10 @@ use std::fmt;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Store, Upstreams, Wake};
@@ -55,8 +56,8 @@ pub enum StartError {
     Core(usize, String),
     /// The last step before the shards begin has failed.
     Preparation(String),
-    /// Another error of the executor of this shard.
-    Executor(ShardId, String),
+    /// The thread of this shard could not be made, or ended at once.
+    Thread(ShardId, String),
 }
 
 impl fmt::Display for StartError {
@@ -67,7 +68,7 @@ impl fmt::Display for StartError {
                 write!(f, "no shard can be pinned to core {core} ({error}): choose shards.cores from /proc/cpuinfo")
             }
             StartError::Preparation(error) => f.write_str(error),
-            StartError::Executor(shard, error) => write!(f, "shard {} could not start: {error}", shard.0),
+            StartError::Thread(shard, error) => write!(f, "shard {} could not start: {error}", shard.0),
         }
     }
 }
@@ -93,7 +94,7 @@ pub struct ShardReport {
 /// The running shards.
 pub struct Shards<E: Edge> {
     handle: ShardsHandle<E>,
-    threads: Vec<(ShardId, ExecutorJoinHandle<u32>)>,
+    threads: Vec<(ShardId, JoinHandle<u32>)>,
 }
 
 /// Talks to the running shards, from any thread but theirs.
@@ -132,7 +133,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Channels of a starting shard: its result, the permission to go on, and the end of the start.
 struct StartupSync {
-    ready: SyncSender<io::Result<()>>,
+    ready: SyncSender<Result<(), StartError>>,
     go: Receiver<()>,
     over: Arc<Barrier>,
 }
@@ -165,25 +166,19 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
         let (ready, is_ready) = sync_channel(1);
         let (say_go, go) = sync_channel(1);
         let handshake = StartupSync { ready, go, over: Arc::clone(&over) };
-        let core = setup.core;
         let life = ShardThread { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), handshake };
-        let thread = builder(shard, core).spawn({
-            let make = make.clone();
-            move || life.live(make)
-        });
-        let thread = thread.map_err(|error| refused(shard, core, error))?;
+        let make = make.clone();
+        let thread = std::thread::Builder::new().name(format!("shard{}", shard.0)).spawn(move || life.live(make));
+        let thread = thread.map_err(|error| StartError::Thread(shard, error.to_string()))?;
         lanes.push(lane);
         boards.push(board);
-        starting.push((shard, core, thread, is_ready, say_go));
+        starting.push((shard, thread, is_ready, say_go));
     }
     let mut threads = Vec::with_capacity(starting.len());
     let mut goes = Vec::with_capacity(starting.len());
-    for (shard, core, thread, is_ready, say_go) in starting {
-        match is_ready.recv() {
-            Ok(ready) => ready?,
-            // It ended without a word: its executor could not be made.
-            Err(_) => return Err(thread.join().map_or_else(|e| refused(shard, core, e), |_| silent(shard))),
-        }
+    for (shard, thread, is_ready, say_go) in starting {
+        let ended = |_| StartError::Thread(shard, "its thread ended at once".to_owned());
+        is_ready.recv().map_err(ended)??;
         threads.push((shard, thread));
         goes.push(say_go);
     }
@@ -196,36 +191,15 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
     Ok(Shards { handle, threads })
 }
 
-fn builder(shard: ShardId, core: Option<usize>) -> LocalExecutorBuilder {
-    let placement = core.map_or(Placement::Unbound, Placement::Fixed);
-    // The executor's own rings carry one eventfd read, the ledger's and the store's nothing: keep them small.
-    LocalExecutorBuilder::new(placement)
-        .name(&format!("shard{}", shard.0))
-        .io_memory(64 << 10)
-        .ring_depth(64)
-        .preempt_timer(EXECUTOR_PASS)
-}
-
-/// Interval at which a busy shard gives its executor a pass. The shard is its only task, so no other task waits for
-/// one.
-const EXECUTOR_PASS: Duration = Duration::from_secs(1);
-
-fn refused(shard: ShardId, core: Option<usize>, error: GlommioError<()>) -> StartError {
-    match (error, core) {
-        (GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(limit, _)), _) => {
-            StartError::Kernel(ProbeError::Memlock { limit })
-        }
-        (GlommioError::BuilderError(error), Some(core)) => StartError::Core(core, format!("{error:?}")),
-        (GlommioError::IoError(error), Some(core)) if error.raw_os_error() == Some(libc::EINVAL) => {
-            StartError::Core(core, error.to_string())
-        }
-        (GlommioError::IoError(error), _) => StartError::Kernel(ProbeError::of(&error)),
-        (error, _) => StartError::Executor(shard, error.to_string()),
+/// Pins this thread to a core.
+fn pin(core: usize) -> Result<(), StartError> {
+    let refused = |error: &dyn fmt::Display| StartError::Core(core, error.to_string());
+    if core >= CpuSet::MAX_CPU {
+        return Err(refused(&format_args!("cores are numbered below {}", CpuSet::MAX_CPU)));
     }
-}
-
-fn silent(shard: ShardId) -> StartError {
-    StartError::Executor(shard, "its thread ended at once".to_owned())
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).map_err(|error| refused(&error))
 }
 
 /// All that a shard's thread needs.
@@ -239,9 +213,13 @@ struct ShardThread<E: Edge> {
 
 impl<E: Edge> ShardThread<E> {
     /// Returns the number of connections that were left.
-    async fn live<M: Machine>(self, make: impl FnOnce(MachineConfig) -> M) -> u32 {
+    fn live<M: Machine>(self, make: impl FnOnce(MachineConfig) -> M) -> u32 {
         let _doom = AbortOnPanic(self.mailbox.shard());
         let ShardThread { setup, mailbox, control, board, handshake } = self;
+        if let Err(error) = setup.core.map_or(Ok(()), pin) {
+            let _ = handshake.ready.send(Err(error));
+            return 0;
+        }
         let waker = Arc::clone(mailbox.waker());
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
@@ -264,7 +242,7 @@ impl<E: Edge> ShardThread<E> {
         let mut reactor = match reactor {
             Ok(reactor) => reactor,
             Err(error) => {
-                let _ = handshake.ready.send(Err(error));
+                let _ = handshake.ready.send(Err(error.into()));
                 return 0;
             }
         };
@@ -273,7 +251,7 @@ impl<E: Edge> ShardThread<E> {
             // Another shard could not start.
             return 0;
         }
-        reactor.run().await;
+        reactor.run();
         // No ring goes before every shard has stopped sending to it.
         handshake.over.wait();
         reactor.connections()
@@ -365,7 +343,7 @@ impl<E: Edge> Shards<E> {
         let ended = self.threads.into_iter().zip(lanes.iter()).map(|((shard, thread), lane)| ShardReport {
             shard,
             drained: lane.is_drained(),
-            // An executor whose task panicked has aborted the process already.
+            // A shard that panicked has aborted the process already.
             connections: thread.join().unwrap_or(0),
         });
         ended.collect()

@@ -30,7 +30,7 @@ pub mod migrate;
 
 /// The command line of `murre`.
 #[derive(Parser, Debug)]
-#[command(name = "murre", version, about = "A push connection server: a million idle WebSockets on one host")]
+#[command(name = "murre", version = crate::version::LINE, about = "A push connection server: a million idle WebSockets on one host")]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]

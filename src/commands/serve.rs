@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tracing_subscriber::Registry;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
@@ -16,6 +16,7 @@ use super::{fail, status};
 use crate::config::keys::KEYS;
 use crate::config::{Config, Log, LogFormat, Sources};
 use crate::node::{self, Environment, HostClock, RunningNode, Signal, StopOutcome};
+use crate::version;
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -42,10 +43,16 @@ pub fn run(args: Args) -> ExitCode {
 pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
     let config = match Config::load(&args.sources()) {
         Ok(config) => config,
+        Err(error) if args.sources().ask_for_json() => {
+            let level = Targets::new().with_default(LevelFilter::ERROR);
+            let log = Log { level, format: LogFormat::Json, color: false };
+            log_to_stderr(&log);
+            return ended(&log, status::CONFIG, Some(&error));
+        }
         Err(error) => return fail(status::CONFIG, &error),
     };
     let level = log_to_stderr(&config.log);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), "node starting");
+    tracing::info!(version = version::LINE, data_dir = %config.data_dir.display(), "node starting");
     if let Some(file) = args.config.as_deref().filter(|_| config.has_secrets()) {
         node::warn_of_readers(file, node::STRANGERS);
     }
@@ -60,8 +67,11 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
         Ok(running) => running,
         Err(fault) => return ended(&config.log, fault.status(), Some(&fault)),
     };
-    // Standard output can be closed; the server serves all the same.
-    let _ = std::io::stdout().write_all(running.banner().as_bytes());
+    match config.log.format {
+        // Standard output can be closed; the server serves all the same.
+        LogFormat::Text => drop(std::io::stdout().write_all(running.banner().as_bytes())),
+        LogFormat::Json => tracing::info!(addresses = running.banner().trim_end(), "node serving"),
+    }
     let last = loop {
         match running.wait_for_signal() {
             Signal::Reload => reload(&args, &running, level.as_ref()),
@@ -144,10 +154,13 @@ impl std::fmt::Display for LedgerLeft {
 /// Changes the level of a log.
 type LevelHandle = reload::Handle<Targets, Registry>;
 
-/// Everything is logged to standard error, one line each; the banner alone goes to standard output. Returns `None` if
-/// another logger logs.
+/// Everything is logged to standard error, one line each; the banner alone goes to standard output, and with JSON to the
+/// log. Returns `None` if another logger logs.
 fn log_to_stderr(log: &Log) -> Option<LevelHandle> {
     let (subscriber, level) = subscriber(log, std::io::stderr);
+    if log.format == LogFormat::Json {
+        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "thread panicked")));
+    }
     // The call fails when there is a logger already, which then logs.
     tracing::subscriber::set_global_default(subscriber).ok().map(|()| level)
 }
@@ -223,10 +236,10 @@ impl FromArgMatches for Args {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use tracing_subscriber::filter::LevelFilter;
 
     use super::*;
     use crate::commands::Cli;
+    use clap::Parser as _;
 
     fn sources(line: &[&str]) -> Sources {
         let cli = Cli::try_parse_from(["murre", "serve"].iter().chain(line)).expect("a command line");
@@ -320,6 +333,16 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_fault_of_the_configuration_is_json_where_a_readable_source_asks_for_json() {
+        let asks = |line: &[&str]| sources(line).ask_for_json();
+        assert!(asks(&["--set", "log.format=json", "--shards", "many"]));
+        assert!(!asks(&["--shards", "many"]) && !asks(&["--set", "log.format=json", "--set", "log.format=text"]));
+        let variables = vec![("MURRE_LOG__FORMAT".to_owned(), "json".to_owned())];
+        let unreadable = Sources { variables, ..sources(&["--config", "/nowhere/murre.toml", "--set", "nonsense"]) };
+        assert!(unreadable.ask_for_json());
     }
 
     /// An event with more detail than this hint ends at the comparison of a number. With a hint that is too high, each

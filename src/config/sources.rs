@@ -60,6 +60,16 @@ impl Sources {
     }
 }
 
+impl Sources {
+    /// Returns true if a source that can be read asks for a log of JSON objects. A fault of the others is told that way.
+    pub fn ask_for_json(&self) -> bool {
+        let readable = Sources { file: None, sets: Vec::new(), ..self.clone() };
+        let settings = self.settings().or_else(|_| readable.settings()).unwrap_or_default();
+        let last = settings.iter().rev().find(|setting| setting.name == "log.format");
+        last.is_some_and(|setting| setting.value.clone().spelled() == "json")
+    }
+}
+
 /// `MURRE_WEBSOCKET__LISTEN` is `websocket.listen`.
 fn from_variable(variable: &str, value: &str) -> Setting {
     let known = KEYS.iter().find(|key| key.variable() == variable);

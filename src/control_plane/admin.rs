@@ -17,6 +17,8 @@ use serde_json::{Map, Value, json};
 use store::fault::FaultKind;
 use tokio::sync::Semaphore;
 
+use crate::version;
+
 use super::admin_server::Counted;
 use super::bridges::ProfileSnapshot;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
@@ -103,7 +105,7 @@ fn numbers_and_health() -> Router<Arc<AdminState>> {
         .route("/health", get(health))
         .route("/__heartbeat__", get(health))
         .route("/__lbheartbeat__", get(load_balancer))
-        .route("/__version__", get(version))
+        .route("/__version__", get(version_info))
         .route("/metrics", get(prometheus))
 }
 
@@ -137,7 +139,7 @@ const PAGE: &str = include_str!("page.html");
 /// Liveness, in short (PROTOCOL.md 7.1).
 async fn status(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>) {
     let states = view.sources.conditions.look();
-    let mut body = json!({ "status": worst(&states).word(), "version": VERSION });
+    let mut body = json!({ "status": worst(&states).word(), "version": version::VERSION });
     if let Some(error) = worst_trouble(&states) {
         body["error"] = error.into();
     }
@@ -158,7 +160,7 @@ async fn health(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>
     let has = |kind| profiles.is_some_and(|profiles| profiles.look().iter().any(|profile| is_of(profile, kind)));
     let mut body = json!({
         "status": worst(&states).word(),
-        "version": VERSION,
+        "version": version::VERSION,
         "conditions": states.iter().map(condition).collect::<Vec<_>>(),
         "connections": view.sum("sessions"),
         "router_table": table,
@@ -198,20 +200,13 @@ async fn load_balancer(State(view): State<Arc<AdminState>>) -> StatusCode {
     }
 }
 
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Known when the build sets `GIT_COMMIT`, as the Dockerfile does.
-pub(super) const COMMIT: &str = match option_env!("GIT_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
-
-/// Commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`, as the Dockerfile does.
-async fn version() -> Json<Value> {
+async fn version_info() -> Json<Value> {
     Json(json!({
         "source": env!("CARGO_PKG_NAME"),
-        "version": VERSION,
-        "commit": COMMIT,
-        "build": option_env!("GIT_BUILD").unwrap_or("unknown"),
+        "version": version::VERSION,
+        "commit": version::COMMIT,
+        "tree": version::TREE,
+        "build": version::BUILD,
     }))
 }
 
@@ -229,7 +224,7 @@ async fn stats(State(view): State<Arc<AdminState>>) -> Json<Value> {
     let process = Process::read();
     let states = view.sources.conditions.look();
     Json(json!({
-        "version": VERSION,
+        "version": version::VERSION,
         "health": worst(&states).word(),
         "conditions": states.iter().map(condition).collect::<Vec<_>>(),
         "uptime_seconds": view.started.elapsed().as_secs_f64(),

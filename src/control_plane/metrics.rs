@@ -83,7 +83,7 @@ struct BuildInfo;
 
 impl Collector for BuildInfo {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let (version, commit) = (super::admin::VERSION, super::admin::COMMIT);
+        let (version, commit) = (crate::version::VERSION, crate::version::COMMIT);
         let help = "Version and commit of this process; the value is always 1.";
         let mut family = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
         ConstGauge::new(1).encode(family.encode_family(&[("version", version), ("commit", commit)])?)

@@ -20,6 +20,8 @@ use protocol::wire::upgrade;
 pub struct VersionInfo {
     pub version: String,
     pub commit: String,
+    /// Whether the binary has nothing but that commit: `clean`, `changed` or `unknown`.
+    pub tree: String,
     pub source: String,
     pub build: String,
 }
@@ -167,6 +169,7 @@ impl Pages {
             (r#"{"source":"#, &info.source),
             (r#","version":"#, &info.version),
             (r#","commit":"#, &info.commit),
+            (r#","tree":"#, &info.tree),
             (r#","build":"#, &info.build),
         ];
         for (name, value) in facts {

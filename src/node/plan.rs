@@ -33,6 +33,7 @@ use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
 };
+use crate::version;
 
 /// Setup that all shards share.
 pub(super) struct Plan<'a> {
@@ -267,12 +268,13 @@ fn span(duration: Duration) -> TimeSpan {
     TimeSpan(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Content of `/__version__`; commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`.
+/// Content of `/__version__`.
 fn version() -> VersionInfo {
     VersionInfo {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: option_env!("GIT_COMMIT").unwrap_or("unknown").to_owned(),
+        version: version::VERSION.to_owned(),
+        commit: version::COMMIT.to_owned(),
+        tree: version::TREE.to_owned(),
         source: env!("CARGO_PKG_NAME").to_owned(),
-        build: option_env!("GIT_BUILD").unwrap_or("unknown").to_owned(),
+        build: version::BUILD.to_owned(),
     }
 }

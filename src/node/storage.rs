@@ -19,6 +19,7 @@ use store::transfer::{Transfer, TransferFault};
 
 use super::error::NodeError;
 use crate::config::{self, Config, StoreKind};
+use crate::status;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
 pub(super) enum Storage {
@@ -51,6 +52,10 @@ impl Storage {
                     cache_bytes: store.cache,
                     bytes_max,
                     process_clock: Arc::clone(process_clock),
+                    fatal: Arc::new(|reason| {
+                        tracing::error!(%reason, status = status::STORAGE, "store failed");
+                        std::process::exit(status::STORAGE.into());
+                    }),
                     ..Options::default()
                 };
                 Storage::Embedded(Embedded::open(dir, options).map_err(NodeError::Store)?)

@@ -49,11 +49,11 @@ fn count() {
     }
 }
 
-/// Functions of murre, shards and glommio in a stack, innermost first.
+/// Functions of murre and shards in a stack, innermost first.
 fn short(stack: &str) -> String {
     let ours = |line: &&str| {
         let line = line.split_once(": ").map_or("", |(_, name)| name);
-        let named = ["murre::", "shards::", "<murre", "<shards", "glommio::", "<glommio"];
+        let named = ["murre::", "shards::", "<murre", "<shards"];
         named.iter().any(|name| line.starts_with(name))
     };
     let names = stack.lines().filter(ours).take(5).map(|line| line.trim().to_owned());

@@ -33,8 +33,7 @@ const NAMED: &[&str] = &[
     "the request to the machine, which may travel to another shard",
     "the list of acks that the machine is told",
 ];
-/// Allocations that a shard may make beside its work in a phase, and in each second of it: one that slept for more than
-/// a second wakes up through its executor, and the executor gets a pass once a second. Both allocate a handful.
+/// Allocations that a shard may make beside its work in a phase, and in each second of it.
 const STRAY: u64 = 24;
 const STRAY_PER_SECOND: u64 = 4;
 
@@ -127,7 +126,7 @@ fn a_shard_that_has_found_its_size_allocates_only_what_is_named() {
     });
     // Slow enough for the shard to sleep each time.
     world.bound("wakes", 0, |world| {
-        let parks = world.running.total("warm_parks");
+        let parks = world.running.total("parks");
         for _ in 0..ROUNDS {
             std::thread::sleep(Duration::from_millis(2));
             world.agents[2].settle();
@@ -135,7 +134,7 @@ fn a_shard_that_has_found_its_size_allocates_only_what_is_named() {
         // A busy host does not always let it: then some more.
         until("the shard has slept", || {
             world.agents[2].settle();
-            world.running.total("warm_parks") >= parks + ROUNDS / 2
+            world.running.total("parks") >= parks + ROUNDS / 2
         });
     });
     // The bound is no higher than it must be: every named allocation is made.

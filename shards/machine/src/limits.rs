@@ -274,7 +274,7 @@ pub const RECEIPT_WAITERS_OF_USER_MAX: usize = RECEIPT_WAITERS_MAX / 16;
 /// The longest wait for an outcome, in seconds. A longer one is lowered to it.
 pub const RECEIPT_WAIT_SECONDS_MAX: u32 = 30;
 
-/// Endpoints of one shard that storage has said are dead: 65,536 x about 70 B = 5 MB. Shed: the one asked for longest
+/// Endpoints of one shard that storage has said are dead: 65,536 x about 100 B = 7 MB. Shed: the one asked for longest
 /// ago is forgotten and storage is asked again.
 pub const DEAD_ENDPOINTS_MAX: usize = 65_536;
 /// Token buckets of one shard and rate: 65,536 x about 90 B = 6 MB, only when the rate is set. Shed: the bucket used

@@ -34,14 +34,12 @@ fn is_request(input: &Input) -> bool {
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Runs the shard until it is told to stop.
-    pub(crate) async fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         self.steer_accepting();
         while !self.stopping {
             if !self.turn() {
-                self.park().await;
+                self.park();
             }
-            // Lets other tasks of this executor run when they have waited long enough.
-            glommio::yield_if_needed().await;
         }
         self.turn();
         self.flush_now();

@@ -6,7 +6,7 @@
 //! (TLS), [`lines`] (who is served next), [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
 //! [`input_horizon`] (silences), [`hibernation`], [`park`]; [`event_loop`] is the loop itself.
 //!
-//! Lives on: the shard's thread, as one task of its glommio executor.
+//! Lives on: the shard's thread.
 
 mod accept;
 mod admission;
@@ -37,7 +37,7 @@ use std::sync::Arc;
 use crate::mailbox::{Mailbox, Waker};
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Port, Records, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
-use crate::ring::{ConnBufferPool, Conns, EventFdWait, Plane, PlaneConfig};
+use crate::ring::{ConnBufferPool, Conns, Plane, PlaneConfig};
 use crate::tls::{Tls, TlsStats};
 use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket, Uaid};
 use machine::limits;
@@ -211,7 +211,6 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     /// Time of this turn.
     now: Now,
 
-    bed: EventFdWait,
     plane: Plane,
     conns: Conns<E::Codec>,
     buffer_pool: ConnBufferPool,
@@ -264,7 +263,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
-    /// Opens the rings and publishes them to the other shards. Inside the shard's executor.
+    /// Opens the rings and publishes them to the other shards. On the shard's thread.
     pub(crate) fn new(parts: Parts<E, M>) -> io::Result<Reactor<E, M>> {
         let Parts { edge, machine, store, peers, upstreams, ledger, wake, mailbox, control, .. } = parts;
         let (listeners, tls, limits, board, clock) =
@@ -272,7 +271,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let config = limits.plane();
         let plane = Plane::new(config, mailbox.waker().event_fd())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
-        let bed = EventFdWait::new(mailbox.waker().event_fd())?;
         let now = clock.now();
         let waker = Arc::clone(mailbox.waker());
         let (hibernator, records) = hibernation::Hibernator::of(parts.hibernation, now.mono);
@@ -292,7 +290,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             clock_stopped: false,
             now,
             conns: Conns::new(config.rings, config.shift()),
-            bed,
             plane,
             buffer_pool: ConnBufferPool::new(limits.unfinished_bytes_max),
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),

@@ -65,7 +65,6 @@ counters! {
         counter turns: "Turns of the loop.",
         counter enters: "Visits of rings.",
         counter parks: "Times the shard slept.",
-        counter warm_parks: "Of those, times it slept in its hub, since it is woken all the time.",
         gauge side_entries: "Connections with bytes waiting or a move under way.",
         gauge side_bytes: "Bytes of memory for those.",
         gauge unfinished_bytes: "Of those, memory for bytes that were received and not decoded.",

@@ -1,20 +1,14 @@
 //! The place where the thread waits (RULES.md).
 //!
-//! A shard has one eventfd, its waker's: every ring announces its completions there, and lanes, store and
-//! control plane write to it; glommio awaits it while the shard is parked. Ring 0 is the hub: the shard's timeout and
-//! the bells of other shards come in there.
+//! A shard has one eventfd, its waker's: every other ring announces its completions there while the shard is parked, and
+//! lanes, store and control plane write to it. Ring 0 is the hub: it polls that eventfd, and the shard's timeout and the
+//! bells of other shards come in there. The shard blocks in the hub and hears of everything.
 //!
-//! The eventfd is shared on purpose. Polling it in the hub, whose own eventfd is then awaited, loses wakes: a
-//! ring cannot signal an eventfd from within another eventfd's wakeup, so the kernel defers that signal, and
-//! kernel 6.18 does so only once per ring (found here: the second wake never came).
-//!
-//! A *warm* shard, one that is woken all the time, blocks in the hub itself: then the hub announces nothing, so it may
-//! poll that eventfd. Before the shard goes back to the eventfd the poll is removed.
+//! The hub announces nothing on the eventfd that it polls: it would wake itself.
 
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 
-use glommio::io::BufferedFile;
 use io_uring::types::Timespec;
 
 use machine::time::{Instant, TimeSpan};
@@ -26,7 +20,7 @@ pub(super) struct Hub {
     /// Time of the armed timeout, and its number.
     pub armed: Option<(Instant, usize)>,
     next_timeout: usize,
-    /// The poll of the eventfd is armed, or its removal is not complete.
+    /// The poll of the eventfd is armed.
     pub watching: bool,
 }
 
@@ -52,28 +46,7 @@ impl Hub {
     }
 }
 
-/// The shard's eventfd as glommio reads it; the thread sleeps there.
-pub(crate) struct EventFdWait {
-    event: BufferedFile,
-}
-
-impl EventFdWait {
-    /// Inside the shard's executor. The eventfd must be in blocking mode: glommio's READ waits on it.
-    pub(crate) fn new(event: BorrowedFd<'_>) -> io::Result<EventFdWait> {
-        let own = event.try_clone_to_owned()?.into_raw_fd();
-        // SAFETY: the duplicate was just made and has no other owner.
-        Ok(EventFdWait { event: unsafe { BufferedFile::from_raw_fd(own) } })
-    }
-
-    /// Sleeps until a ring announces a completion or another thread writes to the eventfd.
-    pub(crate) async fn sleep(&self) {
-        // An eventfd is read in eights.
-        let slept = self.event.read_at(0, 8).await;
-        assert!(slept.is_ok(), "an eventfd can always be read: {slept:?}");
-    }
-}
-
-/// A new eventfd with count 0, in blocking mode.
+/// A new eventfd with count 0.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

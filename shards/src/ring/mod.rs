@@ -38,7 +38,7 @@ pub use probe::{MEMLOCK_MIN, ProbeError, nofile_limit, probe, raise_limits, take
 pub(crate) use arena::{ArenaSpan, SpanSize};
 pub(crate) use conn_buffers::{ConnBufferPool, SocketMove};
 pub(crate) use conns::{Conns, Flags, NewConn, Standing, State};
-pub(crate) use hub::{EventFdWait, eventfd};
+pub(crate) use hub::eventfd;
 pub(crate) use layout::{PlaneConfig, accept_limit};
 pub(crate) use op::{Completion, CompletionKey, Origin};
 pub(crate) use peer::{Family, address as peer_address};

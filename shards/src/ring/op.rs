@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Bell = 11,
     /// No reader: removals, cancels, bells that found no ring.
     Ignored = 12,
-    /// The hub's multishot poll of the shard's eventfd, while the shard is warm.
+    /// The hub's multishot poll of the shard's eventfd.
     Event = 13,
     /// Address of the peer; aux = arena span.
     Peer = 14,

@@ -49,13 +49,17 @@ const POLL_INPUT: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
 const POLL_ROOM: u32 = libc::POLLOUT as u32;
 
 impl Plane {
-    /// Opens the rings. On the shard's thread. Completions are announced on `event`, its waker's eventfd.
+    /// Opens the rings. On the shard's thread. Completions of all rings but the hub are announced on
+    /// `event`, its waker's eventfd.
     pub(crate) fn new(config: PlaneConfig, event: BorrowedFd<'_>) -> io::Result<Plane> {
         let mut rings = Vec::with_capacity(usize::from(config.rings));
         for number in 0..config.rings {
             let mut ring = Ring::new(number, config.table, config.sq, config.cq)?;
-            ring.register_eventfd(event.as_raw_fd())?;
-            ring.announce(false);
+            // The hub polls the eventfd, and would wake itself.
+            if number > 0 {
+                ring.register_eventfd(event.as_raw_fd())?;
+                ring.announce(false);
+            }
             rings.push(ring);
         }
         Ok(Plane {
@@ -417,71 +421,45 @@ impl Plane {
         self.stage(0, &entry);
     }
 
-    /// Announces completions, then says whether all is quiet, so that the thread may sleep. If not, announces
-    /// no more.
-    pub(crate) fn quiet(&mut self) -> bool {
-        for ring in &mut self.rings {
-            ring.announce(true);
-        }
-        Ring::announced();
-        let quiet = self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy);
-        if !quiet {
-            self.awake();
-        }
-        quiet
-    }
-
     /// Returns true if the hub's poll of the eventfd is armed, so that the hub hears of everything. Stages the poll
     /// otherwise.
-    pub(crate) fn warm(&mut self) -> bool {
-        if !self.hub.watching {
+    pub(crate) fn watch(&mut self) -> bool {
+        let was_watching = self.hub.watching;
+        if !was_watching {
             let entry = opcode::PollAdd::new(types::Fd(self.event), libc::POLLIN as u32)
                 .multi(true)
                 .build()
                 .user_data(encode_plain(Kind::Event, 0, 0));
             self.stage(0, &entry);
             self.hub.watching = true;
-            return false;
         }
-        true
-    }
-
-    /// Returns true if the hub does not poll the eventfd. Stages the end of the poll otherwise.
-    pub(crate) fn cold(&mut self) -> bool {
-        if self.hub.watching {
-            let entry = opcode::PollRemove::new(encode_plain(Kind::Event, 0, 0)).build().user_data(encode_plain(
-                Kind::Ignored,
-                0,
-                0,
-            ));
-            self.stage(0, &entry);
-            return false;
-        }
-        true
+        was_watching
     }
 
     /// Blocks in the hub until there is a completion in any ring, if all is quiet. False when it was not. The hub must
-    /// be [`Plane::warm`]. With `gather` completions that come one by one may share the end of the wait.
+    /// [`Plane::watch`]. With `gather` completions that come one by one may share the end of the wait.
     pub(crate) fn wait(&mut self, gather: bool) -> bool {
-        let Some((hub, others)) = self.rings.split_first_mut() else { return false };
-        for ring in others.iter_mut() {
-            ring.announce(true);
-        }
-        Ring::announced();
-        let quiet = self.ready.is_empty() && self.sent.is_empty() && !hub.busy() && !others.iter_mut().any(Ring::busy);
-        if quiet {
+        let quiet = self.announce();
+        if quiet && let Some(hub) = self.rings.first_mut() {
             hub.wait(gather, &mut self.ready);
             self.enters += 1;
         }
-        for ring in others {
-            ring.announce(false);
-        }
+        self.awake();
         quiet
     }
 
+    /// Announces completions of all rings but the hub, then says whether all is quiet, so that the thread may sleep.
+    pub(super) fn announce(&mut self) -> bool {
+        for ring in &mut self.rings[1..] {
+            ring.announce(true);
+        }
+        Ring::announced();
+        self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy)
+    }
+
     /// The thread is awake: completions need no announcement.
-    pub(crate) fn awake(&mut self) {
-        for ring in &mut self.rings {
+    pub(super) fn awake(&mut self) {
+        for ring in &mut self.rings[1..] {
             ring.announce(false);
         }
     }

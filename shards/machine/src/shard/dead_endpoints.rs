@@ -10,8 +10,7 @@ impl ShardMachine {
     /// Returns true if storage has lately replied that there is no such subscription. Called only if no session of the
     /// user is here to decide it.
     pub(super) fn known_dead(&mut self, now: Instant, uaid: Uaid, chid: Chid) -> bool {
-        let name = self.config.placement.subscription(uaid, chid);
-        let dead = self.dead.contains(now, name);
+        let dead = self.dead.contains(now, (uaid, chid));
         self.stats.dead_endpoint_hits += u64::from(dead);
         dead
     }
@@ -21,10 +20,10 @@ impl ShardMachine {
     }
 
     pub(super) fn endpoint_died(&mut self, now: Instant, uaid: Uaid, chid: Chid, asked: Epoch) {
-        self.dead.died(now, self.config.placement.subscription(uaid, chid), asked);
+        self.dead.died(now, (uaid, chid), self.config.placement.subscription(uaid, chid), asked);
     }
 
     pub(super) fn endpoint_registering(&mut self, uaid: Uaid, chid: Chid) {
-        self.dead.registering(self.config.placement.subscription(uaid, chid));
+        self.dead.registering((uaid, chid), self.config.placement.subscription(uaid, chid));
     }
 }

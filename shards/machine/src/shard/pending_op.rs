@@ -39,6 +39,16 @@ pub(super) enum PendingUpstreamOp {
     Forward(ConnId),
 }
 
+/// The session whose channels are listed, and the channel that was unregistered.
+#[derive(Clone, Copy)]
+pub(super) struct ListChannels {
+    pub session: SlabKey,
+    pub uaid: Uaid,
+    pub chid: Chid,
+    /// True if a command of the session waits for it.
+    pub is_command: bool,
+}
+
 /// State that the reply of storage is for.
 pub(super) enum PendingOp {
     LoadUser {
@@ -55,6 +65,8 @@ pub(super) enum PendingOp {
         uaid: Uaid,
         chid: Chid,
     },
+    /// The list of a user's channels, of which storage has unregistered this one.
+    ListChannels(ListChannels),
     Publish(PendingPublish),
     Page {
         session: SlabKey,

@@ -36,7 +36,9 @@ impl ShardMachine {
             Some(Resident::Hello(_)) | None => None,
         };
         let registered = session.is_some_and(|at| self.registered_channel(at, chid));
-        let gone = if session.is_some() { !registered } else { self.known_dead(cx.now.mono, uaid, chid) };
+        // A session that is unsure of its channels decides for those only that it knows.
+        let decides = session.is_some_and(|at| registered || !self.sessions.live(at).stored.is_unsure());
+        let gone = if decides { !registered } else { self.known_dead(cx.now.mono, uaid, chid) };
         // Another node may have registered it since.
         if gone && !self.in_cluster() {
             self.stats.publishes_unregistered += 1;
@@ -59,7 +61,7 @@ impl ShardMachine {
         }
         let message = match publish.message {
             Ok(message) => message,
-            Err(refusal) if session.is_some() => {
+            Err(refusal) if registered => {
                 self.answer(cx, reply_to, Published::Refused(refusal));
                 return;
             }
@@ -69,7 +71,7 @@ impl ShardMachine {
             }
         };
         let (message, stamped) = (self.stamp(cx, message), cx.now.mono);
-        if let Some(at) = session {
+        if let Some(at) = session.filter(|_| registered) {
             self.offer(cx, reply_to, at, (message, stamped));
             return;
         }
@@ -323,6 +325,10 @@ impl ShardMachine {
             self.writes.end(uaid);
         }
         let stored = result == Ok(Written::Done);
+        if stored && !self.in_cluster() {
+            // Storage knows the channel, and a session may be unsure of it.
+            self.enter_channel(uaid, work.row.chid);
+        }
         if let Some(slot) = work.slot
             && stored
         {

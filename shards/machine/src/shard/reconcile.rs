@@ -75,7 +75,7 @@ impl ShardMachine {
         if done {
             self.end_receipts_of_channel(uaid, chid);
         } else if self.sessions.get(session).is_some() && self.dead_epoch(uaid, chid) == asked {
-            self.sessions.live_mut(session).stored.unregister_failed();
+            self.sessions.live_mut(session).stored.mark_unsure();
             let at = self.tick(cx);
             let work = PendingOp::UnregisterReconciled { session, uaid, chid, asked };
             self.submit_later(cx, work, StoreOp::Unregister { uaid, chid, at });

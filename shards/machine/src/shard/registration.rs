@@ -7,10 +7,9 @@ use crate::upstream::Bridged;
 
 use super::command::{CloseReason, Device, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand};
 use super::components::requests::ReplyTo;
-use super::components::session::NONE;
 use super::composer::{ShardMachine, StepContext};
 use super::pending_bridge::{PendingRegistration, RegistrationStep};
-use super::pending_op::PendingOp;
+use super::pending_op::{ListChannels, PendingOp};
 use super::store::{StoreError, StoreOp, StoreReply, UserRow};
 
 impl ShardMachine {
@@ -87,7 +86,9 @@ impl ShardMachine {
             }
             (RegistrationStep::Unregister(chid), Ok(_)) => {
                 self.end_receipts_of_channel(uaid, chid);
-                self.leave_channel(cx, uaid, chid);
+                if let Some(session) = self.session_of(uaid) {
+                    self.list_channels(cx, ListChannels { session, uaid, chid, is_command: false });
+                }
                 RegistrationAnswer::Done
             }
             (RegistrationStep::Remove, Ok(_)) => {
@@ -213,24 +214,10 @@ impl ShardMachine {
     }
 
     /// Adds a channel to the session of its user, if there is one.
-    fn enter_channel(&mut self, uaid: Uaid, chid: Chid) {
+    pub(super) fn enter_channel(&mut self, uaid: Uaid, chid: Chid) {
         let fingerprint = self.config.placement.fingerprint(chid);
         if let Some(at) = self.session_of(uaid) {
             self.sessions.live_mut(at).channels.insert(fingerprint);
-        }
-    }
-
-    /// Removes a channel from the session of its user, if there is one.
-    fn leave_channel(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, chid: Chid) {
-        let fingerprint = self.config.placement.fingerprint(chid);
-        let Some(at) = self.session_of(uaid) else { return };
-        let session = self.sessions.live_mut(at);
-        session.channels.remove(fingerprint);
-        let index = session.active;
-        if index != NONE {
-            self.drop_channel(cx, at, index, chid);
-            self.continue_drain(cx, at);
-            self.deactivate_if_idle(at);
         }
     }
 }

@@ -1,15 +1,18 @@
 //! Register and unregister (PROTOCOL.md 1.5): the user's channels, in storage and as fingerprints in the session.
 
+use std::collections::BTreeSet;
+
 use crate::ids::{Chid, KeyDigest, Uaid};
 use crate::limits;
 
 use super::command::{CloseReason, SessionEvent};
 use super::components::refresh::Refreshed;
+use super::components::session::NONE;
 use super::composer::{ShardMachine, StepContext};
 use super::input::Effect;
-use super::pending_op::PendingOp;
+use super::pending_op::{ListChannels, PendingOp};
 use super::slab::SlabKey;
-use super::store::StoreOp;
+use super::store::{StoreError, StoreOp, UserRow};
 
 impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
@@ -108,22 +111,70 @@ impl ShardMachine {
         if done {
             self.end_receipts_of_channel(uaid, chid);
         }
-        let fingerprint = self.config.placement.fingerprint(chid);
-        let Some(session) = self.sessions.get_mut(at) else {
+        if self.sessions.get(at).is_none() {
             self.departing_unregistered(cx, uaid, chid, done);
+        } else if done {
+            self.list_channels(cx, ListChannels { session: at, uaid, chid, is_command: true });
+        } else {
+            // The operation may have taken effect, and no direct may be accepted for the channel.
+            self.doubt_channel(at, chid);
+            self.end_unregister(cx, at, chid, 500);
+        }
+    }
+
+    /// Reads the channels that are left after an unregister: another one may have the fingerprint of this one.
+    pub(super) fn list_channels(&mut self, cx: &mut StepContext<'_>, work: ListChannels) {
+        self.submit(cx, PendingOp::ListChannels(work), StoreOp::LoadUser { uaid: work.uaid });
+    }
+
+    pub(super) fn channels_listed(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        work: ListChannels,
+        user: Result<Option<Box<UserRow>>, StoreError>,
+    ) {
+        let ListChannels { session: at, uaid, chid, is_command } = work;
+        let placement = &self.config.placement;
+        let Some(session) = self.sessions.get_mut(at) else {
+            if is_command {
+                self.departing_unregistered(cx, uaid, chid, true);
+            }
             return;
         };
-        let (conn, index) = (session.conn, session.active);
-        // Also after an error: the operation may have taken effect, and no direct may be accepted for the channel.
-        session.channels.remove(fingerprint);
-        if !done {
-            session.stored.unregister_failed();
+        match user {
+            // Channels of another session of the user stay unknown to this one.
+            Ok(user) => {
+                let left = user.map_or_else(Vec::new, |user| user.channels);
+                let left: BTreeSet<u32> = left.iter().map(|chid| placement.fingerprint(*chid)).collect();
+                session.channels.retain(|fingerprint| left.contains(&fingerprint));
+            }
+            Err(_) => self.doubt_channel(at, chid),
         }
-        if done {
+        let index = self.sessions.live(at).active;
+        if index != NONE {
             self.drop_channel(cx, at, index, chid);
         }
+        if is_command {
+            self.end_unregister(cx, at, chid, 200);
+        } else {
+            self.continue_drain(cx, at);
+            self.deactivate_if_idle(at);
+        }
+    }
+
+    /// Removes a channel from a session that cannot be sure of it: storage decides about each POST and each row of a
+    /// channel that the session does not know.
+    fn doubt_channel(&mut self, at: SlabKey, chid: Chid) {
+        let fingerprint = self.config.placement.fingerprint(chid);
+        let session = self.sessions.live_mut(at);
+        session.channels.retain(|kept| kept != fingerprint);
+        session.stored.mark_unsure();
+    }
+
+    fn end_unregister(&mut self, cx: &mut StepContext<'_>, at: SlabKey, chid: Chid, status: u16) {
+        let conn = self.sessions.live(at).conn;
         self.command_done(at);
-        self.say(cx, at, SessionEvent::Unregistered { chid, status: if done { 200 } else { 500 } });
+        self.say(cx, at, SessionEvent::Unregistered { chid, status });
         cx.effects.push_back(Effect::Ready(conn));
         self.continue_drain(cx, at);
         self.deactivate_if_idle(at);

@@ -66,6 +66,7 @@ impl ShardMachine {
                 self.registered(cx, (session, uaid), chid, key, result.is_ok());
             }
             PendingOp::Unregister { session, uaid, chid } => self.unregistered(cx, session, uaid, chid, result.is_ok()),
+            PendingOp::ListChannels(work) => self.channels_listed(cx, work, result.map(StoreReply::user)),
             PendingOp::Publish(work) => match result {
                 Ok(StoreReply::Bridged(to)) => self.publish_bridged(cx, work, to),
                 result => self.publish_stored(cx, work, result.map(StoreReply::written)),

@@ -5,8 +5,6 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glommio::LocalExecutorBuilder;
-
 use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Listening, NoPeers, NoUpstreams, Port};
 use crate::process_clock::ProcessClock;
@@ -33,10 +31,9 @@ pub(super) struct Bench {
     pub public_tls: SocketAddr,
 }
 
-/// Runs a test inside an executor, which the reactors need.
+/// Runs a test on a thread of its own, as a shard has one.
 pub(super) fn run(test: impl FnOnce() + Send + 'static) {
-    let executor = LocalExecutorBuilder::default().io_memory(64 << 10).ring_depth(64);
-    executor.spawn(move || async move { test() }).unwrap().join().expect("the test failed; see above");
+    std::thread::spawn(test).join().expect("the test failed; see above");
 }
 
 impl Bench {

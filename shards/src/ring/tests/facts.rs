@@ -53,7 +53,8 @@ fn a_table_is_capped_by_the_descriptor_limit() {
 #[test]
 fn completions_are_announced_only_while_parked() {
     let mut kit = Kit::new(2, 16);
-    let (mut client, conn) = kit.connect();
+    kit.arm_next(1);
+    let (mut client, conn) = kit.connect_in(1);
     kit.plane.poll_in(conn);
     kit.plane.enter();
     signals(&kit);
@@ -62,7 +63,7 @@ fn completions_are_announced_only_while_parked() {
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(signals(&kit), 0, "a busy shard is signalled");
     kit.eventually("it would sleep although a completion waits", |kit| {
-        let quiet = kit.plane.quiet();
+        let quiet = kit.plane.announce();
         kit.plane.awake();
         !quiet
     });
@@ -80,7 +81,7 @@ fn completions_are_announced_only_while_parked() {
     kit.plane.arena.free(span);
     kit.plane.poll_in(conn);
     kit.plane.enter();
-    assert!(kit.plane.quiet());
+    assert!(kit.plane.announce());
     assert_eq!(signals(&kit), 0);
     client.write_all(b"while parked").unwrap();
     kit.eventually("a parked shard is not signalled", |kit| signals(kit) > 0);
@@ -107,38 +108,45 @@ fn a_receive_is_over_when_its_submission_returns() {
     }
 }
 
-/// Every ring signals the one eventfd, and a timeout of the hub does too.
+/// A thread that blocks in the hub hears of every ring, of writes to the eventfd and of the timeout.
 #[test]
-fn every_ring_and_the_timeout_wake_the_shard() {
+fn every_ring_the_eventfd_and_the_timeout_wake_the_shard() {
     let mut kit = Kit::new(3, 16);
-    for ring in 1..3 {
-        kit.plane.accept(ring, 1, 0, kit.listener.as_fd());
-        kit.plane.cancel_accepts(ring - 1, u32::from(ring > 1), 0);
-        kit.plane.enter();
-        kit.until("cancel", |completion| match completion {
-            Completion::Accepted { result, .. } => (result == -libc::ECANCELED).then_some(()),
-            _ => None,
+    // If a wake is lost, a minute passes and the wait that is asserted fails.
+    let lost = Instant(0).after(TimeSpan::from_secs(60));
+    let sleep = |kit: &mut Kit| {
+        kit.plane.wake_at(Instant(0), lost);
+        kit.eventually("it never sleeps", |kit| {
+            kit.plane.enter();
+            while kit.plane.next().is_some() {}
+            kit.plane.watch() && kit.plane.wait(false)
         });
-        signals(&kit);
-        assert!(kit.plane.quiet());
-        let client = std::net::TcpStream::connect(kit.address).unwrap();
-        kit.eventually("a ring did not wake", |kit| signals(kit) > 0);
-        kit.plane.awake();
+    };
+    for ring in 1..3 {
+        kit.arm_next(ring);
+        let address = kit.address;
+        let client = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            std::net::TcpStream::connect(address).unwrap()
+        });
+        sleep(&mut kit);
         let accepted = kit.until("accept", |completion| match completion {
             Completion::Accepted { ring, result, .. } if result >= 0 => Some(ring),
             _ => None,
         });
         assert_eq!(accepted, ring);
         kit.plane.accept(ring, 1, 0, kit.listener.as_fd());
-        drop(client);
+        drop(client.join().unwrap());
     }
-    kit.plane.wake_at(Instant(0), Instant(0).after(TimeSpan::from_secs(3600)));
+    let mut event = std::fs::File::from(kit.event.try_clone().unwrap());
+    let waker = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        event.write_all(&1u64.to_ne_bytes()).unwrap();
+    });
+    sleep(&mut kit);
+    assert!(matches!(kit.plane.next(), Some(Completion::Woken)));
+    waker.join().unwrap();
     kit.plane.wake_at(Instant(0), Instant(0).after(TimeSpan::from_ms(20)));
-    kit.plane.enter();
-    while kit.plane.next().is_some() {}
-    signals(&kit);
-    assert!(kit.plane.quiet());
-    kit.eventually("the earlier timeout did not wake", |kit| signals(kit) > 0);
-    kit.plane.awake();
+    sleep(&mut kit);
     kit.until("timeout", |completion| matches!(completion, Completion::Woken).then_some(()));
 }

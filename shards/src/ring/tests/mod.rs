@@ -41,13 +41,29 @@ impl Kit {
 
     /// A client, and the name of its server side.
     fn connect(&mut self) -> (TcpStream, ConnId) {
+        self.connect_in(0)
+    }
+
+    /// A client whose server side is in the ring in which the listener is armed.
+    fn connect_in(&mut self, armed: u16) -> (TcpStream, ConnId) {
         let client = TcpStream::connect(self.address).unwrap();
-        let slot = self.until("accept", |completion| match completion {
-            Completion::Accepted { ring: 0, result, .. } => Some(result as u32),
+        let direct = self.until("accept", |completion| match completion {
+            Completion::Accepted { ring, result, .. } if ring == armed => Some(result as u32),
             _ => None,
         });
-        self.plane.accept(0, 0, 0, self.listener.as_fd());
-        (client, ConnId { slot, generation: 0 })
+        self.plane.accept(armed, u32::from(armed > 0), 0, self.listener.as_fd());
+        (client, ConnId { slot: self.plane.slot(armed, direct), generation: 0 })
+    }
+
+    /// Arms the listener in the next ring instead.
+    fn arm_next(&mut self, ring: u16) {
+        self.plane.accept(ring, 1, 0, self.listener.as_fd());
+        self.plane.cancel_accepts(ring - 1, u32::from(ring > 1), 0);
+        self.plane.enter();
+        self.until("cancel", |completion| match completion {
+            Completion::Accepted { result, .. } => (result == -libc::ECANCELED).then_some(()),
+            _ => None,
+        });
     }
 
     /// Enters until a completion is what is waited for.

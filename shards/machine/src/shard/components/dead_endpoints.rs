@@ -4,15 +4,19 @@
 //! of the channel removes it, and so that no older reply of storage brings it back, every register moves an epoch: a
 //! reply to a question of an earlier epoch leaves no entry. Owner shard only.
 
+use crate::ids::{Chid, Uaid};
 use crate::limits;
 use crate::lru::Lru;
 use crate::time::{Instant, TimeSpan};
 
-/// The dead endpoints of one shard, by `Placement::subscription`.
+/// A channel of a user.
+type Subscription = (Uaid, Chid);
+
+/// The dead endpoints of one shard.
 pub(in crate::shard) struct DeadEndpoints {
-    until: Lru<u64, Instant>,
-    /// Number of registers that were begun or answered, by the top bits of the subscription's name. Two subscriptions
-    /// that share one cost each other an entry now and then.
+    until: Lru<Subscription, Instant>,
+    /// Number of registers that were begun or answered, by the top bits of the subscription's name
+    /// (`Placement::subscription`). Two subscriptions that share one cost each other an entry now and then.
     epochs: Box<[u32; EPOCHS]>,
 }
 
@@ -25,31 +29,31 @@ impl DeadEndpoints {
         DeadEndpoints { until: Lru::new(limits::DEAD_ENDPOINTS_MAX), epochs: Box::new([0; EPOCHS]) }
     }
 
-    /// Registers of a subscription until now.
+    /// Registers of a subscription of this name until now.
     pub fn epoch(&self, name: u64) -> Epoch {
         Epoch(self.epochs[epoch_of(name)])
     }
 
     /// Storage answered a question of `asked` with `NoSubscription`.
-    pub fn died(&mut self, now: Instant, name: u64, asked: Epoch) {
+    pub fn died(&mut self, now: Instant, subscription: Subscription, name: u64, asked: Epoch) {
         if self.epoch(name) == asked {
-            self.until.insert(name, now.after(KEPT));
+            self.until.insert(subscription, now.after(KEPT));
         }
     }
 
     /// A register of it was begun, or answered in any way.
-    pub fn registering(&mut self, name: u64) {
+    pub fn registering(&mut self, subscription: Subscription, name: u64) {
         let epoch = &mut self.epochs[epoch_of(name)];
         *epoch = epoch.wrapping_add(1);
-        self.until.remove(&name);
+        self.until.remove(&subscription);
     }
 
     /// Returns true if storage has said within the last minute that there is no such subscription.
-    pub fn contains(&mut self, now: Instant, name: u64) -> bool {
-        match self.until.get(&name) {
+    pub fn contains(&mut self, now: Instant, subscription: Subscription) -> bool {
+        match self.until.get(&subscription) {
             Some(until) if *until > now => true,
             Some(_) => {
-                self.until.remove(&name);
+                self.until.remove(&subscription);
                 false
             }
             None => false,
@@ -69,24 +73,27 @@ const EPOCHS: usize = 1_024;
 mod tests {
     use super::*;
 
+    const CHANNEL: Subscription = (Uaid([1; 16]), Chid([7; 16]));
+
     #[test]
     fn an_entry_lives_for_a_minute_and_ends_with_a_register() {
         let mut dead = DeadEndpoints::new();
         let (now, later) = (Instant(1), Instant(1).after(KEPT));
-        dead.died(now, 7, dead.epoch(7));
-        assert!(dead.contains(now, 7) && !dead.contains(now, 8));
-        assert!(!dead.contains(later, 7));
-        dead.died(now, 7, dead.epoch(7));
-        dead.registering(7);
-        assert!(!dead.contains(now, 7));
+        dead.died(now, CHANNEL, 7, dead.epoch(7));
+        let namesake = (CHANNEL.0, Chid([8; 16]));
+        assert!(dead.contains(now, CHANNEL) && !dead.contains(now, namesake));
+        assert!(!dead.contains(later, CHANNEL));
+        dead.died(now, CHANNEL, 7, dead.epoch(7));
+        dead.registering(CHANNEL, 7);
+        assert!(!dead.contains(now, CHANNEL));
     }
 
     #[test]
     fn an_answer_that_is_older_than_a_register_says_nothing() {
         let mut dead = DeadEndpoints::new();
         let asked = dead.epoch(7);
-        dead.registering(7);
-        dead.died(Instant(1), 7, asked);
-        assert!(!dead.contains(Instant(1), 7));
+        dead.registering(CHANNEL, 7);
+        dead.died(Instant(1), CHANNEL, 7, asked);
+        assert!(!dead.contains(Instant(1), CHANNEL));
     }
 }

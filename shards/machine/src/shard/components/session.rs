@@ -87,8 +87,8 @@ impl InStorage {
         }
     }
 
-    /// Storage has answered an unregister with an error.
-    pub fn unregister_failed(&mut self) {
+    /// Storage has answered an unregister, or the list of channels after it, with an error.
+    pub fn mark_unsure(&mut self) {
         self.0 |= UNSURE;
     }
 
@@ -197,7 +197,9 @@ impl ConnectedAt {
 pub(in crate::shard) const NONE: u32 = u32::MAX;
 
 /// The channels of a session as keyed fingerprints: a POST for an unregistered channel is refused without a
-/// storage read. Two channels of one user collide with probability 2^-32; then a cancelled one of them still delivers.
+/// storage read. Two channels of one user share a fingerprint with probability 2^-32, so a fingerprint leaves the set
+/// only when no channel in storage has it. Then an unregistered one of the two still delivers, and no registered one is
+/// refused.
 pub(in crate::shard) enum ChannelSet {
     /// `count <= INLINE_CHANNELS`.
     Inline { count: u8, fingerprints: [u32; INLINE_CHANNELS] },
@@ -237,22 +239,19 @@ impl ChannelSet {
         }
     }
 
-    pub fn remove(&mut self, fingerprint: u32) {
-        // It was not there.
-        let Some(at) = self.as_slice().iter().position(|f| *f == fingerprint) else { return };
-        match self {
-            ChannelSet::Inline { count, fingerprints } => {
-                *count -= 1;
-                fingerprints[at] = fingerprints[usize::from(*count)];
-            }
-            ChannelSet::Heap(fingerprints) => {
-                let left = [&fingerprints[..at], &fingerprints[at + 1..]].concat();
-                *self = match <[u32; INLINE_CHANNELS]>::try_from(&left[..]) {
-                    Ok(fingerprints) => ChannelSet::Inline { count: INLINE_CHANNELS as u8, fingerprints },
-                    Err(_) => ChannelSet::Heap(left.into()),
-                };
-            }
+    /// Keeps the fingerprints that the predicate accepts.
+    pub fn retain(&mut self, keep: impl Fn(u32) -> bool) {
+        let kept: Vec<u32> = self.as_slice().iter().copied().filter(|fingerprint| keep(*fingerprint)).collect();
+        if kept.len() == self.as_slice().len() {
+            return;
         }
+        *self = if kept.len() <= INLINE_CHANNELS {
+            let mut fingerprints = [0; INLINE_CHANNELS];
+            fingerprints[..kept.len()].copy_from_slice(&kept);
+            ChannelSet::Inline { count: kept.len() as u8, fingerprints }
+        } else {
+            ChannelSet::Heap(kept.into())
+        };
     }
 }
 
@@ -310,7 +309,7 @@ mod tests {
                     set.insert(fingerprint);
                     model.insert(fingerprint);
                 } else {
-                    set.remove(fingerprint);
+                    set.retain(|kept| kept != fingerprint);
                     model.remove(&fingerprint);
                 }
                 let seen: BTreeSet<u32> = set.as_slice().iter().copied().collect();

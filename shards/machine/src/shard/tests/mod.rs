@@ -10,6 +10,7 @@ mod cancels;
 mod cluster;
 mod conversation;
 mod delivery;
+mod fingerprints;
 mod departure;
 mod forward;
 mod hello;

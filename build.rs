@@ -1,0 +1,44 @@
+//! Tells the binary the commit that it is built from, and whether the tree had other changes.
+//!
+//! `GIT_COMMIT` and `GIT_BUILD` of the environment win: an image is built without the repository.
+
+use std::process::{Command, Stdio};
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=GIT_COMMIT");
+    println!("cargo::rerun-if-env-changed=GIT_BUILD");
+    for path in ["Cargo.toml", "Cargo.lock", "src", "shards"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    // Every commit and every checkout adds a line to it.
+    if let Some(log) =
+        git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|path| std::fs::exists(path).is_ok_and(|is| is))
+    {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    let (commit, tree) = match std::env::var("GIT_COMMIT") {
+        Ok(commit) => (Some(commit), "clean"),
+        Err(_) => (git(&["rev-parse", "HEAD"]), tree()),
+    };
+    let (commit, tree) =
+        commit.filter(|commit| !commit.is_empty()).map_or(("unknown".into(), "unknown"), |it| (it, tree));
+    println!("cargo::rustc-env=MURRE_COMMIT={commit}");
+    println!("cargo::rustc-env=MURRE_TREE={tree}");
+    println!("cargo::rustc-env=MURRE_BUILD={}", std::env::var("GIT_BUILD").unwrap_or("unknown".into()));
+}
+
+/// `clean` if no file of the commit has changed.
+fn tree() -> &'static str {
+    match git(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => "clean",
+        Some(_) => "changed",
+        None => "unknown",
+    }
+}
+
+/// The output of git; `None` where there is no git or no repository.
+fn git(words: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}

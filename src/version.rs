@@ -1,0 +1,13 @@
+//! What this binary is: its version, and the commit that it was built from (`build.rs`).
+
+/// Version of the package.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Hash of the commit, or `unknown`.
+pub const COMMIT: &str = env!("MURRE_COMMIT");
+/// `clean` if the binary has nothing but that commit, `changed` if a file of it was changed, or `unknown`.
+pub const TREE: &str = env!("MURRE_TREE");
+/// Name of the build that the environment of the compiler gave as `GIT_BUILD`, or `unknown`.
+pub const BUILD: &str = env!("MURRE_BUILD");
+/// Everything in one line: `0.1.0 (commit 0123abcd, tree clean)`.
+pub const LINE: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MURRE_COMMIT"), ", tree ", env!("MURRE_TREE"), ")");
