@@ -1,9 +1,12 @@
 //! Batches: when they are passed on, and when their connections may be checked.
 
 use std::sync::mpsc::TryRecvError;
+use std::time::Duration;
 
 use super::*;
 
+/// Time after which a test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
 const NAME: ConnName = ConnName { slot: 7, generation: 1 };
 
 fn tuple(port: u16) -> Tuple {
@@ -54,12 +57,12 @@ fn a_batch_may_be_checked_when_its_grace_period_is_over_and_not_before() {
         });
     });
     to_grace.send(0).unwrap();
-    has_begun.recv().unwrap();
+    has_begun.recv_timeout(PATIENCE).unwrap();
     assert!(shared.lanes[0].news.is_empty(), "within the grace period");
     // The second batch came within the period of the first: it needs one of its own.
     to_grace.send(0).unwrap();
     end.send(()).unwrap();
-    has_begun.recv().unwrap();
+    has_begun.recv_timeout(PATIENCE).unwrap();
     assert_eq!(shared.lanes[0].news.len(), 1);
     end.send(()).unwrap();
     drop(to_grace);
