@@ -174,7 +174,7 @@ pub fn tls(of: Option<(PathBuf, String)>) -> io::Result<Option<Tls>> {
 
 /// Opens a connection whose token is [`TOKEN_BASE`] and `index`.
 pub fn open(address: SocketAddr, tls: Option<&Tls>, index: usize, registry: &Registry) -> io::Result<Connection> {
-    let mut stream = TcpConnection::connect(address)?;
+    let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     registry.register(&mut stream, Token(TOKEN_BASE + index), Interest::READABLE | Interest::WRITABLE)?;
     let Some((config, name)) = tls else { return Ok(Connection::Plain(stream)) };

@@ -165,7 +165,8 @@ fn invented_broadcasts_take_no_place_of_real_ones() {
     let mut agent = Wire::greeted(world.server.websocket());
     for id in ["remote-settings/monitor_changes", "operator/announced-later"] {
         assert_eq!(subscribes(&mut agent, [id.to_owned()]), json!({"errors": {id: "Broadcast not found"}}));
-        murre_bench::metrics::set_broadcast(world.server.admin(), id, "v1").unwrap();
+        murre_bench::metrics::set_broadcast(world.server.admin(), &world.server.admin_token().unwrap(), id, "v1")
+            .unwrap();
         assert_eq!(agent.message()["broadcasts"], json!({id: "v1"}));
     }
     drop(strangers);

@@ -239,7 +239,6 @@ mod tests {
 
     use super::*;
     use crate::commands::Cli;
-    use clap::Parser as _;
 
     fn sources(line: &[&str]) -> Sources {
         let cli = Cli::try_parse_from(["murre", "serve"].iter().chain(line)).expect("a command line");

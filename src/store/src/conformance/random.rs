@@ -199,44 +199,49 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
                 let low_water = low_water.map(|clock| clock.min(below));
                 StoreOp::Settle { rows, low_water, durable }
             }
-            StoreOp::Messages { uaid, after, limit, now } => {
-                let clock = Clock(base + after.clock.0 * 1_000);
-                StoreOp::Messages { uaid, after: Stamp { clock, ..after }, limit, now }
-            }
-            StoreOp::Register { uaid, chid, key, at, seen, mut contact, presence } => {
-                let bridge = contact.as_mut().and_then(|contact| contact.bridge.as_mut());
-                bridge.into_iter().for_each(|bridge| bridge.registered.0 += base);
-                StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence }
-            }
-            StoreOp::Subscribe { uaid, chid, key, at } => {
-                StoreOp::Subscribe { uaid, chid, key, at: Clock(base + at.0) }
-            }
-            StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: Clock(base + at.0) },
             StoreOp::DropUser { uaid } => {
                 base += 1_000_000;
                 StoreOp::DropUser { uaid }
-            }
-            StoreOp::SetBridge { uaid, mut bridge } => {
-                bridge.registered.0 += base;
-                StoreOp::SetBridge { uaid, bridge }
-            }
-            StoreOp::MarkRefused { uaid, registered, at } => {
-                StoreOp::MarkRefused { uaid, registered: Clock(base + registered.0), at }
-            }
-            StoreOp::ClearRefused { uaid, registered } => {
-                StoreOp::ClearRefused { uaid, registered: Clock(base + registered.0) }
             }
             StoreOp::DropBridged { uaid, registered } => {
                 let registered = Clock(base + registered.0);
                 base += 1_000_000;
                 StoreOp::DropBridged { uaid, registered }
             }
-            other => other,
+            other => based(other, base),
         };
         let _ = model.ask(op.clone());
         said.push(op);
     }
     said
+}
+
+/// The same operation with its clocks above `base`.
+fn based(op: StoreOp, base: u64) -> StoreOp {
+    match op {
+        StoreOp::Messages { uaid, after, limit, now } => {
+            let clock = Clock(base + after.clock.0 * 1_000);
+            StoreOp::Messages { uaid, after: Stamp { clock, ..after }, limit, now }
+        }
+        StoreOp::Register { uaid, chid, key, at, seen, mut contact, presence } => {
+            let bridge = contact.as_mut().and_then(|contact| contact.bridge.as_mut());
+            bridge.into_iter().for_each(|bridge| bridge.registered.0 += base);
+            StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence }
+        }
+        StoreOp::Subscribe { uaid, chid, key, at } => StoreOp::Subscribe { uaid, chid, key, at: Clock(base + at.0) },
+        StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: Clock(base + at.0) },
+        StoreOp::SetBridge { uaid, mut bridge } => {
+            bridge.registered.0 += base;
+            StoreOp::SetBridge { uaid, bridge }
+        }
+        StoreOp::MarkRefused { uaid, registered, at } => {
+            StoreOp::MarkRefused { uaid, registered: Clock(base + registered.0), at }
+        }
+        StoreOp::ClearRefused { uaid, registered } => {
+            StoreOp::ClearRefused { uaid, registered: Clock(base + registered.0) }
+        }
+        other => other,
+    }
 }
 
 fn renamed(given: &BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock>, base: u64, row: RowKey) -> RowKey {

@@ -195,18 +195,7 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
             "SELECT family, value FROM {message} WHERE uaid = ? AND family IN ({SAVED}, {MESSAGE}) AND clock = ? AND origin = ? AND \
              key = ?"
         ),
-        Statement::KeysRead => {
-            format!("SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ?")
-        }
-        // What stands before the messages, and the messages behind low water: not the tombstones below it.
-        Statement::KeysBefore => format!(
-            "SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ? AND \
-             (family, clock, origin) < ({MESSAGE}, 0, 0)"
-        ),
-        Statement::KeysBehind => format!(
-            "SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ? AND \
-             (family, clock, origin) > ({MESSAGE}, ?, ?)"
-        ),
+        Statement::KeysRead | Statement::KeysBefore | Statement::KeysBehind => keys_text(statement, &message),
         Statement::MessagePut | Statement::MessageBatch => {
             format!("UPDATE {message} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE {row}")
         }
@@ -222,6 +211,39 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
         Statement::UsersBehind => {
             format!("SELECT uaid, family, key, value FROM {user} WHERE token(uaid) > token(?)")
         }
+        Statement::NodeRead
+        | Statement::NodeEnter
+        | Statement::NodeLeave
+        | Statement::LeaseRead
+        | Statement::LeaseRenew => node_text(statement, keyspace),
+        Statement::Probe => format!(
+            "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = {USER_CLOCK} AND key = 0x"
+        ),
+    }
+}
+
+/// The text of a statement that reads the keys of messages.
+fn keys_text(statement: Statement, message: &str) -> String {
+    match statement {
+        Statement::KeysRead => {
+            format!("SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ?")
+        }
+        // What stands before the messages, and the messages behind low water: not the tombstones below it.
+        Statement::KeysBefore => format!(
+            "SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ? AND \
+             (family, clock, origin) < ({MESSAGE}, 0, 0)"
+        ),
+        Statement::KeysBehind => format!(
+            "SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ? AND \
+             (family, clock, origin) > ({MESSAGE}, ?, ?)"
+        ),
+        _ => unreachable!("reads no keys of messages: {statement:?}"),
+    }
+}
+
+/// The text of a statement of the tables of nodes.
+fn node_text(statement: Statement, keyspace: &str) -> String {
+    match statement {
         Statement::NodeRead => format!("SELECT boot, left_at, WRITETIME(boot) FROM {keyspace}.node WHERE url = ?"),
         Statement::NodeEnter => format!(
             "INSERT INTO {keyspace}.node (url, boot, started_at, left_at) VALUES (?, ?, ?, null) USING TIMESTAMP ?"
@@ -231,9 +253,7 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
         Statement::LeaseRenew => {
             format!("UPDATE {keyspace}.lease USING TIMESTAMP ? AND TTL ? SET seen_at = ? WHERE url = ? AND boot = ?")
         }
-        Statement::Probe => format!(
-            "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = {USER_CLOCK} AND key = 0x"
-        ),
+        _ => unreachable!("not of the tables of nodes: {statement:?}"),
     }
 }
 

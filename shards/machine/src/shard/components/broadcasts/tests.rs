@@ -83,7 +83,7 @@ fn a_set_of_one_known_id_always_has_a_place() {
     for _ in 0..3 {
         let (one, delta) = broadcasts.open(&[version("7", "0"), expected.clone()]);
         assert_eq!((delta.changed.len(), delta.unknown.len()), (1, 1), "one of the two, in the place of both");
-        let (other, _) = broadcasts.open(&[expected.clone()]);
+        let (other, _) = broadcasts.open(std::slice::from_ref(&expected));
         assert!(one.set != 0 && other.set != 0);
         broadcasts.close(one);
         broadcasts.close(other);
