@@ -43,11 +43,11 @@ pub const HINT_SECONDS_MAX: u64 = 86_400;
 pub const RECLAIM_SECONDS: u64 = SETTLE_SECONDS + HINT_SECONDS_MAX;
 
 /// Hellos of one user at one node in one minute, where nodes share a database: each is three reads and a write of it,
-/// 12 ms of its CPU at most, so that one user takes less than 1 % of a core. A user agent that loses its connection comes
-/// back at most 12 times a minute. Refuse: close 1013, and the session that is there goes on.
+/// 12 ms of its CPU at most, so that one user takes less than 1 % of a core. A user agent that loses its connection
+/// comes back at most 12 times a minute. Refuse: close 1013, and the session that is there goes on.
 pub const HELLOS_PER_MINUTE_MAX: u16 = 30;
-/// Users of one shard whose hellos of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the user
-/// that said hello longest ago, after as many hellos of others in one minute.
+/// Users of one shard whose hellos of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
+/// user that said hello longest ago, after as many hellos of others in one minute.
 pub const HELLO_USERS_MAX: usize = 16_384;
 
 /// Unacked bytes of a session in the ledger beyond which it shares half of the log with its like. The other half is for

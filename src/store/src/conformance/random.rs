@@ -157,9 +157,9 @@ fn published_before_saved(mut ops: Vec<StoreOp>) -> Vec<StoreOp> {
 }
 
 /// The same operations as machines would say them: a stamp names one message and is never given twice, operations after
-/// the drop of a user are later than it, only sessions of users that are there raise their low water, and none raises it
-/// over a row that a ledger has saved and that is not settled. A store whose conflicts are settled by clocks relies on
-/// that.
+/// the drop of a user are later than it, only sessions of users that are there raise their low water, and none raises
+/// it over a row that a ledger has saved and that is not settled. A store whose conflicts are settled by clocks relies
+/// on that.
 fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
     let mut model = BlockingStore::new(Model::new(u64::MAX).port(Arc::new(|| {})));
     let mut base = 0;

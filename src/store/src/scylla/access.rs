@@ -1,8 +1,8 @@
 //! Login and certificates of connections to the database (`store.scylla.user`, `.password`, `.tls_*`).
 //!
 //! A session makes new connections for as long as it lives, and a password or an authority may change meanwhile. The
-//! driver therefore asks [`Access`] for both at every connection, and a reload replaces what it answers. Connections that
-//! are there stay as they are. Lives on: shared by the store's runtime and by the thread that reloads.
+//! driver therefore asks [`Access`] for both at every connection, and a reload replaces what it answers. Connections
+//! that are there stay as they are. Lives on: shared by the store's runtime and by the thread that reloads.
 
 use std::fmt;
 use std::path::Path;

@@ -10,8 +10,8 @@
 //!          channel     0 format, 1 registered at 8, 9 key 32 or nothing
 //!          deleted     clock 8
 //! message  value       0 one if it was saved, 1 expires 8, 9 the message layout of `shards`
-//!          key         chid 16; of a topic row chid 16, topic; of a version update chid 16, zero, clock 8, origin 4; of
-//!                      the late row zero, which has no value
+//!          key         chid 16; of a topic row chid 16, topic; of a version update chid 16, zero, clock 8, origin 4;
+//!                      of the late row, which has no value, zero
 //! ```
 //!
 //! A topic is replaced in place, by the write with the later timestamp. A version update is not: its place among others

@@ -18,8 +18,8 @@
 
 use crate::IDLE_SECONDS_MAX;
 
-/// The version that this build writes and reads. It also reads tables of a later version, as long as their least version
-/// ([`Step::least`]) is not above this one.
+/// The version that this build writes and reads. It also reads tables of a later version, as long as their least
+/// version ([`Step::least`]) is not above this one.
 pub const VERSION: i32 = 3;
 
 /// Numbers of the families: the column `family`.
@@ -192,7 +192,7 @@ pub struct Step {
 pub const STEPS: &[Step] = &[
     Step { version: 1, least: 1, statements: |layout| create(layout, |table| table != LEASE) },
     Step { version: 2, least: 2, statements: |layout| create(layout, |table| table == LEASE) },
-    // Rows of `family::SAVED` are read only of a user who has a row of `family::LATE`, which earlier builds do not write.
+    // Rows of `family::SAVED` are read only of a user who has a row of `family::LATE`. Earlier builds do not write it.
     Step { version: 3, least: 3, statements: |_| Vec::new() },
 ];
 

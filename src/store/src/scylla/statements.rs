@@ -161,7 +161,8 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
         // Deleted, bridge, record, low water, user clock, contact and one channel.
         Statement::UserCheck => format!(
             "SELECT family, key, value FROM {user} WHERE uaid = ? AND (family, key) IN \
-             (({DELETED}, 0x), ({BRIDGE}, 0x), ({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), ({CHANNEL}, ?))"
+             (({DELETED}, 0x), ({BRIDGE}, 0x), ({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), \
+             ({CHANNEL}, ?))"
         ),
         Statement::UserTimes => {
             format!("SELECT family, key, value, WRITETIME(value) FROM {user} WHERE uaid = ?")

@@ -1,5 +1,6 @@
-//! Budgets of one endpoint and one user: `endpoint.token_rate`, `store.user_bytes_per_day`, registers and hellos, decided
-//! at the owner, where every POST to them and every register and hello of them comes by. Owner shard only; forgotten by a restart.
+//! Budgets of one endpoint and one user: `endpoint.token_rate`, `store.user_bytes_per_day`, registers and hellos,
+//! decided at the owner, where every POST to them and every register and hello of them comes by. Owner shard only;
+//! forgotten by a restart.
 
 use crate::ids::Uaid;
 use crate::limits;
@@ -40,8 +41,8 @@ impl PerMinute {
         PerMinute { counts: Lru::new(users), max }
     }
 
-    /// Counts one. Returns false if it is beyond the budget of this minute, and true in the second place if the count of
-    /// another user of this minute was forgotten.
+    /// Counts one. Returns false if it is beyond the budget of this minute, and true in the second place if the count
+    /// of another user of this minute was forgotten.
     fn take(&mut self, now: Instant, uaid: Uaid) -> (bool, bool) {
         let minute = now.seconds() / 60;
         let before = self.counts.get(&uaid).filter(|counted| counted.minute == minute);

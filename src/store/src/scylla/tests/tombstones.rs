@@ -1,5 +1,5 @@
-//! Tombstones that reads pass and settled rows on disk, on a real Cassandra: what a user agent acks costs its next hello
-//! nothing, and nothing that was not acked is hidden or deleted.
+//! Tombstones that reads pass and settled rows on disk, on a real Cassandra: what a user agent acks costs its next
+//! hello nothing, and nothing that was not acked is hidden or deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,7 +186,7 @@ fn tombstones_of_saved_rows_are_passed_once() {
     world.end(vec![port, other]);
 }
 
-/// Messages that appear below low water are delivered: that of a node that is behind, and that of a ledger, however old.
+/// Messages that appear below low water are delivered: that of a node that is behind, and that of a ledger.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn what_appears_below_low_water_is_delivered() {
