@@ -21,7 +21,7 @@ use super::blocking::block_on;
 use super::client::{Client, Failed, StatementContext};
 use super::ops::changes;
 use super::ops::read::read_rows;
-use super::ops::{bridges, updates, users};
+use super::ops::{bridges, low_water, updates, users};
 use super::rows::{self, RowLocation, UserPart};
 use super::schema::family;
 use super::statements::Change;
@@ -135,7 +135,7 @@ impl Work {
         let there = self.read(user.uaid).await?;
         let mut changes: Vec<Change> = Vec::new();
         if user.low_water > there.low_water {
-            changes.push(users::settled_at(user.low_water));
+            changes.push(low_water::settled_at(user.low_water));
         }
         if user.user_clock > there.highest() {
             changes.push(users::user_clock(user.user_clock));

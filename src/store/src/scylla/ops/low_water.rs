@@ -2,13 +2,13 @@
 //!
 //! An ack of a young message deletes its row alone, and every read behind low water passes the tombstone for as long as
 //! it lives, a day. Low water is therefore raised past them, by the rows themselves: every message row below the first
-//! that is there is settled, and none can appear below `limits::SETTLE_SECONDS`. A user with many such deletes has a row
-//! that says so (`family::DELETED`), so that the next check finds out on any node. Rows of users with few stay where
-//! they are: a write for each would cost more than their tombstones.
+//! that is there is settled, and none can appear below `limits::SETTLE_SECONDS`. A user with many such deletes has a
+//! row that says so (`family::DELETED`), so that the next check finds out on any node. Rows of users with few stay
+//! where they are: a write for each would cost more than their tombstones.
 //!
 //! Rows below low water are on disk until they expire. The refresh of a user deletes them with one range, whose
-//! timestamp is older than every write that can still be under way (`limits::RECLAIM_SECONDS`): a row that a hint brings
-//! later stands.
+//! timestamp is older than every write that can still be under way (`limits::RECLAIM_SECONDS`): a row that a hint
+//! brings later stands.
 
 use std::sync::atomic::Ordering;
 
@@ -22,17 +22,22 @@ use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::super::user_cache::UserCache;
 use super::read::misread;
-use super::users;
 use crate::IDLE_SECONDS_MAX;
 
 /// Seconds for which the database is told of many deletes: their tombstones live a day, and compaction is late.
 const DELETED_TTL: i32 = 2 * 86_400;
 
 /// The clock this many seconds ago; none while this clock is far from those of the database.
-fn ago(context: &StatementContext<'_>, seconds: u64) -> Clock {
+pub(super) fn ago(context: &StatementContext<'_>, seconds: u64) -> Clock {
     let clock = &context.client.process_clock;
     let now = if clock.is_stopped() { 0 } else { clock.unix_us() };
     Clock(now.saturating_sub(seconds * 1_000_000))
+}
+
+/// Low water is written at its own value, so the greatest stays.
+pub(in super::super) fn settled_at(at: Clock) -> Change {
+    let (value, ttl) = (rows::clock(at), IDLE_SECONDS_MAX as i32);
+    Change::UserPut { family: family::LOW_WATER, key: Vec::new(), value, at: micros(at), ttl }
 }
 
 /// Says that this user has many message rows that were deleted alone, the latest at `last`.
@@ -50,7 +55,7 @@ pub(super) async fn pass(context: &StatementContext<'_>, known: &UserCache, uaid
     if deleted <= before || settled <= before {
         return;
     }
-    if context.change(&uaid, &[users::settled_at(settled)]).await.is_ok() {
+    if context.change(&uaid, &[settled_at(settled)]).await.is_ok() {
         context.client.stats.others.low_water_passed.fetch_add(1, Ordering::Relaxed);
         known.change(uaid, |user| user.raise(settled));
     }
@@ -78,25 +83,4 @@ pub(super) async fn reclaim(context: &StatementContext<'_>, uaid: Uaid, low_wate
         return Ok(());
     }
     context.send(Statement::MessageReclaim, &(below, rows::uaid(&uaid), below)).await
-}
-
-/// Seconds from an unregister until its tombstone may become part of one: a register that has not taken effect by then
-/// was refused.
-const SWEEP_SECONDS: u64 = 600;
-
-/// Replaces the tombstones of channels that were unregistered a while ago by one. The channels that are there are
-/// written once more first, later than that tombstone.
-pub(super) async fn sweep_channels(context: &StatementContext<'_>, uaid: Uaid) -> Result<(), Failed> {
-    let at = micros(ago(context, SWEEP_SECONDS));
-    let (mut changes, mut newest) = (Vec::new(), Clock(at.unsigned_abs() + 1));
-    for row in users::read_timed(context, uaid).await? {
-        newest = newest.max(Clock(row.at.unsigned_abs()));
-        if row.family == family::CHANNEL && row.at <= at {
-            let (key, value, ttl) = (row.key, row.value, IDLE_SECONDS_MAX as i32);
-            changes.push(Change::UserPut { family: family::CHANNEL, key, value, at: at + 1, ttl });
-        }
-    }
-    changes.push(users::user_clock(newest));
-    changes.push(Change::ChannelSweep { at });
-    if at > 0 { context.change(&uaid, &changes).await } else { Ok(()) }
 }

@@ -10,7 +10,7 @@ pub(super) mod bridges;
 
 pub(super) mod changes;
 
-mod low_water;
+pub(super) mod low_water;
 
 mod pages;
 

@@ -15,7 +15,7 @@ use super::super::schema::family;
 use super::super::stats::count;
 use super::super::user_cache::UserCache;
 use super::changes::delete;
-use super::{updates, users};
+use super::{low_water, updates};
 
 pub(super) async fn settle(
     context: &StatementContext<'_>,
@@ -53,7 +53,7 @@ pub(super) async fn settle(
     })?;
     if counted.pass {
         // The rows are settled, also if this fails.
-        let _ = super::low_water::find_and_pass(context, known, uaid).await;
+        let _ = low_water::find_and_pass(context, known, uaid).await;
     }
     Ok(StoreReply::Done)
 }
@@ -65,8 +65,7 @@ async fn raise(
     low_water: Option<Clock>,
     noted: Option<Clock>,
 ) -> Result<(), Failed> {
-    let changes: Vec<_> =
-        low_water.map(users::settled_at).into_iter().chain(noted.map(super::low_water::note)).collect();
+    let changes: Vec<_> = low_water.map(low_water::settled_at).into_iter().chain(noted.map(low_water::note)).collect();
     context.change(&uaid, &changes).await?;
     if let Some(low_water) = low_water {
         known.change(uaid, |user| user.raise(low_water));

@@ -272,9 +272,30 @@ pub(super) async fn unregister(
     context.change(&uaid, &before).await?;
     if many {
         // The channel is unregistered, also if this fails.
-        let _ = low_water::sweep_channels(context, uaid).await;
+        let _ = sweep_channels(context, uaid).await;
     }
     Ok(StoreReply::Done)
+}
+
+/// Seconds from an unregister until its tombstone may become part of one: a register that has not taken effect by then
+/// was refused.
+const SWEEP_SECONDS: u64 = 600;
+
+/// Replaces the tombstones of channels that were unregistered a while ago by one. The channels that are there are
+/// written once more first, later than that tombstone.
+async fn sweep_channels(context: &StatementContext<'_>, uaid: Uaid) -> Result<(), Failed> {
+    let at = micros(low_water::ago(context, SWEEP_SECONDS));
+    let (mut changes, mut newest) = (Vec::new(), Clock(at.unsigned_abs() + 1));
+    for row in read_timed(context, uaid).await? {
+        newest = newest.max(Clock(row.at.unsigned_abs()));
+        if row.family == family::CHANNEL && row.at <= at {
+            let (key, value, ttl) = (row.key, row.value, USER_TTL);
+            changes.push(Change::UserPut { family: family::CHANNEL, key, value, at: at + 1, ttl });
+        }
+    }
+    changes.push(user_clock(newest));
+    changes.push(Change::ChannelSweep { at });
+    if at > 0 { context.change(&uaid, &changes).await } else { Ok(()) }
 }
 
 /// Everything that is there goes with one tombstone for each table, later than all of it.
@@ -373,11 +394,6 @@ pub(in super::super) fn put(family: i8, key: Vec<u8>, value: Vec<u8>, at: Clock)
 /// Part of every batch on a user: no node whose clock is behind can write under it.
 pub(in super::super) fn user_clock(at: Clock) -> Change {
     put(family::USER_CLOCK, Vec::new(), rows::clock(at), at)
-}
-
-/// Low water is written at its own value, so the greatest stays.
-pub(in super::super) fn settled_at(at: Clock) -> Change {
-    put(family::LOW_WATER, Vec::new(), rows::clock(at), at)
 }
 
 fn enter(presence: &Presence) -> Change {
