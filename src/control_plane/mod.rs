@@ -320,9 +320,7 @@ impl ControlPlane {
             let _inside = runtime.enter();
             tokio::spawn(memory_trim::watch(crowd));
             tokio::spawn(expiry::watch(certificates));
-            if let Some(poller) = poller {
-                tokio::spawn(poller.run());
-            }
+            poller.map(|poller| tokio::spawn(poller.run()));
             if let Some(caller) = caller {
                 tokio::spawn(report("the wake-up calls", caller.run()));
             }
@@ -336,9 +334,7 @@ impl ControlPlane {
             if let Some(clock_monitor) = clock_monitor {
                 tokio::spawn(clock_monitor.run());
             }
-            if let Some(acme) = acme {
-                tokio::spawn(acme.run(renewing));
-            }
+            acme.map(|acme| tokio::spawn(acme.run(renewing)));
             match lease {
                 Some(lease) => drop(tokio::spawn(lease.run(came, leasing))),
                 // A receiver of signals is told at once that there will be none.

@@ -91,7 +91,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 pub(super) fn origin(over_tls: &[SocketAddr], plain: &[SocketAddr], name: Option<&str>) -> Option<Origin> {
     let https = !over_tls.is_empty();
     let address = reachable(*over_tls.first().or(plain.first())?);
-    let host = name.filter(|_| https).map_or_else(|| address.ip().to_string(), |name| host_of(name));
+    let host = name.filter(|_| https).map_or_else(|| address.ip().to_string(), host_of);
     Some(Origin { https, host, port: address.port() })
 }
 

@@ -232,6 +232,21 @@ impl fmt::Display for NodeError {
             NodeError::Bridge(reason) => {
                 write!(f, "cannot use the mobile bridges: {reason}; mend bridge.* and start or reload again")
             }
+            NodeError::Replay { .. }
+            | NodeError::LeftRules { .. }
+            | NodeError::NoServer { .. }
+            | NodeError::NoBackup { .. } => self.of_others(f),
+            NodeError::Backup(sentence) => f.write_str(sentence),
+            NodeError::Stopped { messages } => stopped(*messages, f),
+            NodeError::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
+        }
+    }
+}
+
+impl NodeError {
+    /// Writes the sentences of faults with what another process has or has left; nothing for other faults.
+    fn of_others(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             NodeError::Replay { unsaved, of, reason } => write!(
                 f,
                 "cannot save {unsaved} of the {of} messages that earlier runs left in the ledger: {reason}; the ledger \
@@ -244,8 +259,6 @@ impl fmt::Display for NodeError {
                  `nft delete table inet {table}` and remove {}",
                 note.display()
             ),
-            NodeError::Backup(sentence) => f.write_str(sentence),
-            NodeError::Stopped { messages } => stopped(*messages, f),
             NodeError::NoServer { data, address, error } => write!(
                 f,
                 "cannot ask the server that has {} for a backup: no answer at admin.listen = {address}: {error}; give \
@@ -255,12 +268,10 @@ impl fmt::Display for NodeError {
             NodeError::NoBackup { reason, .. } => {
                 write!(f, "the server that has the data directory made no backup: {reason}")
             }
-            NodeError::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
+            _ => Ok(()),
         }
     }
-}
 
-impl NodeError {
     /// Writes the sentences of faults with keys; nothing for other faults.
     fn of_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

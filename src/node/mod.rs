@@ -162,12 +162,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
     let (registrations, upstreams) = bridges::start(config, &keys.for_edge(), &mut builder)?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
-    if !redirects.is_empty() {
-        builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
-    }
-    if let Some(acme) = tls.orders(config)? {
-        builder.order_certificates(acme);
-    }
+    order_certificates(&mut builder, config, redirects, &tls)?;
     let found = hibernation::look(config, &data, keys.placement, &mut builder)?;
     let mut earlier = RecoveredLedgers::save(&data, &storage)?;
 
@@ -217,6 +212,22 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
     let (config, log) = (Mutex::new(config.clone()), Mutex::new(log));
     Ok(RunningNode { addresses, cores, config, manager, control_plane, stage, shards, storage, data, cluster, log })
+}
+
+/// Serves redirects and challenges on the listeners without TLS, and orders certificates if the configuration says so.
+fn order_certificates(
+    builder: &mut ControlPlaneBuilder,
+    config: &Config,
+    redirects: Vec<std::net::TcpListener>,
+    tls: &NodeTls,
+) -> Result<(), NodeError> {
+    if !redirects.is_empty() {
+        builder.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
+    }
+    if let Some(acme) = tls.orders(config)? {
+        builder.order_certificates(acme);
+    }
+    Ok(())
 }
 
 /// Enters the cluster: from now on the control plane calls the other nodes, and they can know of this node. Returns the

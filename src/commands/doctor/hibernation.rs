@@ -40,7 +40,7 @@ fn judge_left(note: Option<&HibernationNote>, tables: io::Result<Vec<LeftTable>>
         (Verdict::Fail, format!("{closed}; {refuses}"))
     };
     let wanted = "none without a process".to_owned();
-    (!tables.is_empty()).then(|| Finding { what: "packet rules that were left", found, wanted, verdict, why, mend })
+    (!tables.is_empty()).then_some(Finding { what: "packet rules that were left", found, wanted, verdict, why, mend })
 }
 
 fn judge(settings: &Hibernate, result: Result<(), Unfit>) -> Finding {

@@ -221,7 +221,7 @@ fn an_upgrade_to_another_protocol_is_no_upgrade() {
     let requests = [
         (Port::WebSocket, format!("GET / HTTP/1.1\r\nHost: h\r\n{http2}\r\n"), 200),
         (Port::Public, format!("GET / HTTP/1.1\r\nHost: h\r\n{http2}\r\n"), 200),
-        (Port::Public, format!("GET / HTTP/1.1\r\nHost: h\r\nUpgrade: TLS/1.0, notwebsocket\r\n\r\n"), 200),
+        (Port::Public, "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: TLS/1.0, notwebsocket\r\n\r\n".to_owned(), 200),
         (Port::Endpoint, format!("GET /health HTTP/1.1\r\nHost: h\r\n{http2}\r\n"), 200),
         (Port::Endpoint, post(&path(None), &format!("{GOOD}{http2}"), "body"), 201),
         (Port::WebSocket, UPGRADE.replace("Upgrade: websocket", "Upgrade: h2c"), 400),
