@@ -1,6 +1,7 @@
 //! Tells the binary the commit that it is built from, and whether the tree had other changes.
 //!
-//! `GIT_COMMIT` and `GIT_BUILD` of the environment win: an image is built without the repository.
+//! The names of the variables do not begin with `MURRE_`: cargo also gives them to what it runs, where such a variable
+//! is a setting. `GIT_COMMIT` and `GIT_BUILD` of the environment win: an image is built without the repository.
 
 use std::process::{Command, Stdio};
 
@@ -22,9 +23,9 @@ fn main() {
     };
     let (commit, tree) =
         commit.filter(|commit| !commit.is_empty()).map_or(("unknown".into(), "unknown"), |it| (it, tree));
-    println!("cargo::rustc-env=MURRE_COMMIT={commit}");
-    println!("cargo::rustc-env=MURRE_TREE={tree}");
-    println!("cargo::rustc-env=MURRE_BUILD={}", std::env::var("GIT_BUILD").unwrap_or("unknown".into()));
+    println!("cargo::rustc-env=BUILD_COMMIT={commit}");
+    println!("cargo::rustc-env=BUILD_TREE={tree}");
+    println!("cargo::rustc-env=BUILD_NAME={}", std::env::var("GIT_BUILD").unwrap_or("unknown".into()));
 }
 
 /// `clean` if no file of the commit has changed.

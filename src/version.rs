@@ -3,11 +3,11 @@
 /// Version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Hash of the commit, or `unknown`.
-pub const COMMIT: &str = env!("MURRE_COMMIT");
+pub const COMMIT: &str = env!("BUILD_COMMIT");
 /// `clean` if the binary has nothing but that commit, `changed` if a file of it was changed, or `unknown`.
-pub const TREE: &str = env!("MURRE_TREE");
+pub const TREE: &str = env!("BUILD_TREE");
 /// Name of the build that the environment of the compiler gave as `GIT_BUILD`, or `unknown`.
-pub const BUILD: &str = env!("MURRE_BUILD");
+pub const BUILD: &str = env!("BUILD_NAME");
 /// Everything in one line: `0.1.0 (commit 0123abcd, tree clean)`.
 pub const LINE: &str =
-    concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MURRE_COMMIT"), ", tree ", env!("MURRE_TREE"), ")");
+    concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("BUILD_COMMIT"), ", tree ", env!("BUILD_TREE"), ")");

@@ -16,9 +16,9 @@ DOCKER, FLAT = REPOSITORY / "tuning/seccomp.json", REPOSITORY / "tuning/seccomp-
 RINGS = set(seccomp.RINGS)
 # Calls that a container without capabilities may not make. Each was allowed by the profile of another engine.
 REFUSED = """
-    bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module kcmp kexec_load keyctl
-    add_key lookup_dcookie mount mount_setattr move_mount open_by_handle_at open_tree perf_event_open pivot_root quotactl
-    reboot request_key setdomainname sethostname setns settimeofday swapoff swapon syslog umount2 unshare userfaultfd
+    bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module kcmp kexec_load
+    keyctl add_key lookup_dcookie mount mount_setattr move_mount open_by_handle_at open_tree perf_event_open pivot_root
+    quotactl reboot request_key setdomainname sethostname setns settimeofday swapoff swapon syslog umount2 unshare userfaultfd
     vhangup clock_settime acct
 """.split()
 CLONE_NEWUSER, CLONE_THREAD = 0x10000000, 0x00010000

@@ -310,7 +310,8 @@ def test_acks_and_posts_under_way_are_kept_while_the_store_stalls(site):
                     # Behind the acks.
                     client.ping()
                     headers = {"TTL": "60", "Content-Encoding": "aes128gcm"}
-                    posting = threads.submit(server.http.post, absent.endpoint, b"kept", headers=headers, timeout=PATIENCE)
+                    post = server.http.post
+                    posting = threads.submit(post, absent.endpoint, b"kept", headers=headers, timeout=PATIENCE)
                     # All are at the store, which has taken none.
                     server.wait_for_number("acks_total", MESSAGES)
                     server.process.terminate()

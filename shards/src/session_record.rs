@@ -3,8 +3,8 @@
 //! ```text
 //! uaid (16) | bytes of TLS u8 | TLS state | broadcasts u8 | each: id len u16, id, version len u16, version
 //! ```
-//! TLS state is that of [`crate::tls::Tls::export`]; without TLS it has no bytes. Numbers are little endian. A change of
-//! this form, or of the TLS state, is a new version of the record files.
+//! TLS state is that of [`crate::tls::Tls::export`]; without TLS it has no bytes. Numbers are little endian. A change
+//! of this form, or of the TLS state, is a new version of the record files.
 
 use machine::ids::Uaid;
 use machine::{BroadcastVersion, Hello};

@@ -55,8 +55,8 @@ pub trait Tls: 'static {
     /// sent, and their sequence numbers are used again. Never reaches behind a call of [`Tls::control`].
     fn rewind(&mut self, slot: u32, records: u32);
 
-    /// Takes the state of an established connection out: for its owner shard, or for the record of a frozen session. The
-    /// connection is ended here. There is no way to copy the state, so each sequence number is used once.
+    /// Takes the state of an established connection out: for its owner shard, or for the record of a frozen session.
+    /// The connection is ended here. There is no way to copy the state, so each sequence number is used once.
     fn export(&mut self, slot: u32) -> Vec<u8>;
 
     /// Continues a connection that another shard exported, or that was exported to a record, in this slot. Returns the

@@ -154,8 +154,8 @@ impl std::fmt::Display for LedgerLeft {
 /// Changes the level of a log.
 type LevelHandle = reload::Handle<Targets, Registry>;
 
-/// Everything is logged to standard error, one line each; the banner alone goes to standard output, and with JSON to the
-/// log. Returns `None` if another logger logs.
+/// Everything is logged to standard error, one line each; the banner alone goes to standard output, and with JSON to
+/// the log. Returns `None` if another logger logs.
 fn log_to_stderr(log: &Log) -> Option<LevelHandle> {
     let (subscriber, level) = subscriber(log, std::io::stderr);
     if log.format == LogFormat::Json {

@@ -61,7 +61,8 @@ impl Sources {
 }
 
 impl Sources {
-    /// Returns true if a source that can be read asks for a log of JSON objects. A fault of the others is told that way.
+    /// Returns true if a source that can be read asks for a log of JSON objects. A fault of the others is told that
+    /// way.
     pub fn ask_for_json(&self) -> bool {
         let readable = Sources { file: None, sets: Vec::new(), ..self.clone() };
         let settings = self.settings().or_else(|_| readable.settings()).unwrap_or_default();

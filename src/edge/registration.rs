@@ -1,7 +1,8 @@
 //! The registration API of mobile bridges (PROTOCOL.md 3): devices without a WebSocket register here.
 //!
-//! The order of the rules: syntax of the UAID, the token of `access.register` or the secret of the user, type, existence
-//! of the user, body, and the profile where a token is given. Existence is decided by the owner, so a broken rule behind it travels with the command.
+//! The order of the rules: syntax of the UAID, the token of `access.register` or the secret of the user, type,
+//! existence of the user, body, and the profile where a token is given. Existence is decided by the owner, so a broken
+//! rule behind it travels with the command.
 
 use std::sync::Arc;
 

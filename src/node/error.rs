@@ -255,8 +255,8 @@ impl NodeError {
             NodeError::LeftRules { table, ports, note } => write!(
                 f,
                 "cannot remove the packet rules {table}, which an earlier process has left and which keep the ports \
-                 {ports:?} closed: this process lacks CAP_NET_ADMIN; start once with it (tuning/hibernate.conf), or run \
-                 `nft delete table inet {table}` and remove {}",
+                 {ports:?} closed: this process lacks CAP_NET_ADMIN; start once with it (tuning/hibernate.conf), or \
+                 run `nft delete table inet {table}` and remove {}",
                 note.display()
             ),
             NodeError::NoServer { data, address, error } => write!(

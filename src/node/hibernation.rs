@@ -112,8 +112,8 @@ pub(super) fn look(
     })
 }
 
-/// Starts the shards, and lets them hibernate where that is possible. What `found` has and these shards do not take over
-/// is undone.
+/// Starts the shards, and lets them hibernate where that is possible. What `found` has and these shards do not take
+/// over is undone.
 ///
 /// # Errors
 /// [`NodeError::Shards`].

@@ -109,7 +109,9 @@ fn modules<'a>(tree: &Tree, file: &'a File) -> impl Iterator<Item = String> + 'a
 
 /// Returns true if this is the root of a library or a program, or a target that a `Cargo.toml` lists.
 fn is_root(tree: &Tree, path: &str) -> bool {
-    let usual = ["src/lib.rs", "src/main.rs"].iter().any(|root| path == *root || path.ends_with(&format!("/{root}")));
+    let usual = ["build.rs", "src/lib.rs", "src/main.rs"]
+        .iter()
+        .any(|root| path == *root || path.ends_with(&format!("/{root}")));
     let lists = |manifest: &File| {
         let crate_dir = manifest.path.trim_end_matches("Cargo.toml");
         let target = path.strip_prefix(crate_dir).filter(|_| manifest.path.ends_with("Cargo.toml"));

@@ -337,8 +337,8 @@ impl Reader {
         }
     }
 
-    /// Judges segments, reads the orders of the shards, and passes their batches on if the queue was empty. Returns true
-    /// if it was.
+    /// Judges segments, reads the orders of the shards, and passes their batches on if the queue was empty. Returns
+    /// true if it was.
     fn turn(&mut self, verdicts: &mut Verdicts, next: &mut impl FnMut() -> Waiting) -> bool {
         let was_empty = self.judge(verdicts, next);
         self.shared.send(verdicts);

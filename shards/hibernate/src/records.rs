@@ -29,21 +29,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use crate::repair::Frozen;
-use entries::{Entry, SIZES, read_entry};
-pub use entries::{Place, RecordFile, RecordFiles, SESSION_BYTES_MAX};
+use entries::{Entry, HEADER, SIZES, overwrite, read_entry};
+pub use entries::{Place, RecordFile, RecordFiles, SESSION_BYTES_MAX, Session};
 
 const MAGIC: &[u8; 12] = b"murre frozen";
 const VERSION: u32 = 1;
-const HEADER: usize = 64;
-
-/// Session of a record, as the shard has written it: it may have secrets. Overwritten when dropped.
-pub struct Session(pub Box<[u8]>);
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        overwrite(&mut self.0);
-    }
-}
 
 /// A record of an earlier process.
 pub struct Record {
@@ -271,12 +261,6 @@ fn is_of_another(path: &Path, owner: [u8; 16], boot: [u8; 16]) -> io::Result<boo
     let is_whole = File::open(path)?.read_exact(&mut header).is_ok();
     let is_current = header[..12] == *MAGIC && header[36..52] == boot;
     Ok(is_whole && is_current && header[20..36] != owner)
-}
-
-/// Overwrites secrets in memory that is used again.
-fn overwrite(bytes: &mut [u8]) {
-    bytes.fill(0);
-    std::hint::black_box(bytes);
 }
 
 /// Returns the name of the boot of the host.

@@ -141,7 +141,8 @@ impl InputHorizon {
         }
     }
 
-    /// A connection that is taken from its line finds no span: it is in line for one now. [`InputHorizon::fed`] follows.
+    /// A connection that is taken from its line finds no span: it is in line for one now. [`InputHorizon::fed`]
+    /// follows.
     pub(super) fn starved(&mut self) {
         if let HorizonPhase::Feed(left, _) = &mut self.step {
             *left += 1;

@@ -3,8 +3,8 @@
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`callers`], [`recv`], [`begun`], [`send`], [`sealed`]
-//! (TLS), [`lines`] (who is served next), [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests and blocked sockets),
-//! [`input_horizon`] (silences), [`hibernation`], [`park`]; [`event_loop`] is the loop itself.
+//! (TLS), [`lines`] (who is served next), [`lingering_close`], [`hand_off`], [`http_timeouts`] (timeouts of requests
+//! and blocked sockets), [`input_horizon`] (silences), [`hibernation`], [`park`]; [`event_loop`] is the loop itself.
 //!
 //! Lives on: the shard's thread.
 
@@ -47,8 +47,6 @@ use machine::upstream::UpstreamReply;
 use machine::{
     DeliveryTimes, EffectQueue, Hello, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply,
 };
-
-use lines::Line;
 
 pub use caller_rules::{CallerRules, Proxies};
 pub use control::ControlMessage;
@@ -368,11 +366,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.connections_max = u64::from(self.limits.connections_max);
         self.stats.enters = self.plane.enters;
-        let waiting = |lines: &[Line]| lines.iter().map(|line| self.lines.len(*line) as u64).sum();
-        self.stats.senders_waiting = waiting(&[Line::Senders, Line::NewSenders]);
-        self.stats.sessions_waiting = waiting(&[Line::Sessions]);
-        self.stats.newcomers_waiting = waiting(&[Line::Newcomers, Line::Handshakes]);
-        self.stats.refused_waiting = waiting(&[Line::Refused, Line::Failing]);
+        let waiting = |of: &[lines::Line]| of.iter().map(|line| self.lines.len(*line) as u64).sum();
+        self.stats.senders_waiting = waiting(&[lines::Line::Senders, lines::Line::NewSenders]);
+        self.stats.sessions_waiting = waiting(&[lines::Line::Sessions]);
+        self.stats.newcomers_waiting = waiting(&[lines::Line::Newcomers, lines::Line::Handshakes]);
+        self.stats.refused_waiting = waiting(&[lines::Line::Refused, lines::Line::Failing]);
         let hibernator = self.hibernator.as_ref();
         self.stats.frozen = hibernator.map_or(0, |hibernator| hibernator.frozen().into());
         self.stats.takeovers_waiting = hibernator.map_or(0, |hibernator| hibernator.taken_over() as u64);

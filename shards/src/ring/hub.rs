@@ -1,8 +1,8 @@
 //! The place where the thread waits (RULES.md).
 //!
-//! A shard has one eventfd, its waker's: every other ring announces its completions there while the shard is parked, and
-//! lanes, store and control plane write to it. Ring 0 is the hub: it polls that eventfd, and the shard's timeout and the
-//! bells of other shards come in there. The shard blocks in the hub and hears of everything.
+//! A shard has one eventfd, its waker's: every other ring announces its completions there while the shard is parked,
+//! and lanes, store and control plane write to it. Ring 0 is the hub: it polls that eventfd, and the shard's timeout
+//! and the bells of other shards come in there. The shard blocks in the hub and hears of everything.
 //!
 //! The hub announces nothing on the eventfd that it polls: it would wake itself.
 

@@ -233,8 +233,8 @@ impl Strangers {
         }
     }
 
-    /// Returns true if this address fails: half of [`FAILED_SIGNATURES_PER_MINUTE`] signatures were verified in vain and
-    /// are not forgiven. One is forgiven every tenth of a second.
+    /// Returns true if this address fails: half of [`FAILED_SIGNATURES_PER_MINUTE`] signatures were verified in vain
+    /// and are not forgiven. One is forgiven every tenth of a second.
     pub fn is_failing(&self, stranger: Stranger, now: Instant) -> bool {
         let hash = self.hash(stranger);
         let Some(mut stripe) = self.stripe(hash) else { return false };

@@ -355,7 +355,8 @@ fn wrong_methods_and_head() {
     harness.feed(b"HEAD /__version__ HTTP/1.1\r\nHost: h\r\n\r\n");
     let (status, head, body) = harness.response();
     assert_eq!((status, body.as_str()), (200, ""));
-    assert!(head.contains("Content-Length: 5"));
+    let length = head.split("Content-Length: ").nth(1).and_then(|rest| rest.lines().next());
+    assert!(length.is_some_and(|length| length != "0"), "{head}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! A process writes down what it may leave before it makes packet rules, in the file `hibernation` of the data
 //! directory. Every start finds it, also with another configuration, and adopts or undoes it: rules without a
-//! reader make the kernel drop every new connection to their ports. What a living process holds is never touched: it has
-//! the lock of its directory of records, and owns its table.
+//! reader make the kernel drop every new connection to their ports. What a living process holds is never touched: it
+//! has the lock of its directory of records, and owns its table.
 //!
 //! ```text
 //! murre hibernation 1
@@ -254,7 +254,7 @@ impl Found {
                 // A process has taken it over, or removed it.
                 Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => {}
                 Err(error) => {
-                    tracing::error!(table = name, ?ports, %error, "packet rules of an earlier process left; remove them")
+                    tracing::error!(table = name, ?ports, %error, "packet rules of an earlier process left")
                 }
             }
         }

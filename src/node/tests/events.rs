@@ -76,7 +76,7 @@ fn what_clients_meet_is_logged_at_debug_and_shows_no_secret() {
     assert!(ask(address, &post).starts_with("HTTP/1.1 401 "));
     log.says(&["request refused", "status=401", "errno=109", "Missing VAPID public key"]);
     let websocket = running.addresses().websocket[0];
-    let get = "GET / HTTP/1.1\r\nhost: x\r\nupgrade: h2c\r\nconnection: close\r\n\r\n";
+    let get = "GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: close\r\n\r\n";
     assert!(ask(websocket, get).starts_with("HTTP/1.1 426 "));
     log.says(&["request refused", "port=\"websocket\"", "status=426"]);
 

@@ -1,5 +1,5 @@
-//! `flood`: a good app server and its users, first alone and then beside strangers who send as much as the server takes.
-//! The figure is the p99 from POST to frame beside the strangers by the p99 alone, in one run.
+//! `flood`: a good app server and its users, first alone and then beside strangers who send as much as the server
+//! takes. The figure is the p99 from POST to frame beside the strangers by the p99 alone, in one run.
 
 mod strangers;
 

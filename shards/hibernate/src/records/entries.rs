@@ -1,8 +1,8 @@
 //! Entries of the record files of one shard: written, taken back, and erased.
 //!
 //! A record may have the keys of a TLS connection. What seals with them is given up when the record is kept, and only
-//! [`RecordFiles::take`] gives it back, which erases the record before it returns. So a sequence number of these keys is
-//! used by this process or by the next one, and never by both.
+//! [`RecordFiles::take`] gives it back, which erases the record before it returns. So a sequence number of these keys
+//! is used by this process or by the next one, and never by both.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +10,29 @@ use std::os::unix::fs::FileExt;
 
 use crate::repair::Frozen;
 
-use super::{HEADER, Session, overwrite};
-
+/// Bytes of a file before its first entry.
+pub(super) const HEADER: usize = 64;
 /// Bytes of an entry before its session.
 const FIXED: usize = 6 + Frozen::BYTES;
 /// Sizes of entries, and the place of each size in a [`Place`].
 pub(super) const SIZES: [usize; 4] = [128, 256, 512, 1_024];
 const SIZE_MAX: usize = SIZES[SIZES.len() - 1];
 const SIZE_SHIFT: u32 = 30;
+
+/// Session of a record, as the shard has written it: it may have secrets. Overwritten when dropped.
+pub struct Session(pub Box<[u8]>);
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        overwrite(&mut self.0);
+    }
+}
+
+/// Overwrites secrets in memory that is used again.
+pub(super) fn overwrite(bytes: &mut [u8]) {
+    bytes.fill(0);
+    std::hint::black_box(bytes);
+}
 
 /// Bytes of a session that an entry can have. A connection with more is not frozen.
 pub const SESSION_BYTES_MAX: usize = SIZE_MAX - FIXED;

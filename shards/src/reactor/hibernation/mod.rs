@@ -10,8 +10,9 @@
 //! One batch of connections is set apart at a time.
 //!
 //! With `hibernate.dir` the sessions outlive the process: the shard writes a record to a file before the close, and
-//! takes it back when the socket is there again. The keys of TLS are in the record, or in the shard, and never in both. [`takeover`] reads the records. At its end such a process freezes every
-//! session that can be frozen, and does not carry out the machine's close of them.
+//! takes it back when the socket is there again. The keys of TLS are in the record, or in the shard, and never in both.
+//! [`takeover`] reads the records. At its end such a process freezes every session that can be frozen, and does not
+//! carry out the machine's close of them.
 
 mod freezing;
 mod frozen_table;

@@ -88,7 +88,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Takes back what seals and opens for a frozen session: it is in the record, which is erased, or has stayed here.
-    /// Returns false if it is of no use, and the place of a record that cannot be erased: then the session stays frozen.
+    /// Returns false if it is of no use, and the place of a record that cannot be erased: then the session stays
+    /// frozen.
     fn take_keys_back(&mut self, conn: ConnId, place: Place) -> Result<bool, Place> {
         let Some(records) = self.hibernator.as_mut().and_then(|hibernator| hibernator.records.as_mut()) else {
             return Ok(true);
