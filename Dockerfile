@@ -24,10 +24,14 @@
 
 FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /build
-COPY Cargo.toml Cargo.lock ./
+COPY Cargo.toml Cargo.lock build.rs ./
 COPY src src/
 COPY shards shards/
 COPY bench bench/
+# The commit of `murre --version`: --build-arg GIT_COMMIT=$(git rev-parse HEAD)
+ARG GIT_COMMIT
+# No path of the machine that builds is left in the binary.
+ENV RUSTFLAGS="--remap-path-prefix=/usr/local/cargo=/cargo --remap-path-prefix=/build=/murre"
 RUN cargo build --profile dist --locked -p murre && strip --strip-debug target/dist/murre
 
 FROM debian:12.11-slim
