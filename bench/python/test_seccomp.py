@@ -18,8 +18,8 @@ RINGS = set(seccomp.RINGS)
 REFUSED = """
     bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module kcmp kexec_load
     keyctl add_key lookup_dcookie mount mount_setattr move_mount open_by_handle_at open_tree perf_event_open pivot_root
-    quotactl reboot request_key setdomainname sethostname setns settimeofday swapoff swapon syslog umount2 unshare userfaultfd
-    vhangup clock_settime acct
+    quotactl reboot request_key setdomainname sethostname setns settimeofday swapoff swapon syslog umount2 unshare
+    userfaultfd vhangup clock_settime acct
 """.split()
 CLONE_NEWUSER, CLONE_THREAD = 0x10000000, 0x00010000
 # Calls for which a rule asks for the first argument, and its values: families of sockets, personalities, flags.
