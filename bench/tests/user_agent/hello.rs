@@ -144,7 +144,7 @@ fn fields_of_another_type_close() {
         r#"{"messageType":"ack","updates":[{"channelID":"x","version":"v"}]}"#.into(),
         format!(r#"{{"messageType":"ack","updates":[{{"channelID":"{ID}"}}]}}"#),
         format!(r#"{{"messageType":"ack","updates":[{{"channelID":"{ID}","version":7}}]}}"#),
-        format!(r#"{{"messageType":"ack","updates":[{{"channelID":"{ID}","version":"v","code":70000}}]}}"#),
+        format!(r#"{{"messageType":"ack","updates":[{{"channelID":"{ID}","version":"v","code":"101"}}]}}"#),
         r#"{"messageType":"nack"}"#.into(),
         r#"{"messageType":"nack","version":7}"#.into(),
         r#"{"messageType":"nack","version":"v","code":"301"}"#.into(),
