@@ -1,17 +1,17 @@
-//! The simulator as a gate: fifteen hundred seeds, replay, and no empty situation.
+//! The simulator as a gate: twenty-five hundred seeds, replay, and no empty situation.
 
 use std::sync::LazyLock;
 
 use sim::{Options, Report, run, run_seed};
 
 /// The worlds of one node that two tests look at.
-static WORLDS: LazyLock<Report> = LazyLock::new(|| run(0..1_500, &Options { failures_max: 3, ..Options::default() }));
+static WORLDS: LazyLock<Report> = LazyLock::new(|| run(0..2_500, &Options { failures_max: 3, ..Options::default() }));
 
 #[test]
-fn fifteen_hundred_worlds_keep_every_promise() {
+fn twenty_five_hundred_worlds_keep_every_promise() {
     let failures: Vec<String> = WORLDS.failures.iter().map(ToString::to_string).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert_eq!(WORLDS.seeds, 1_500);
+    assert_eq!(WORLDS.seeds, 2_500);
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn equal_seeds_give_equal_traces() {
 }
 
 #[test]
-fn no_interesting_situation_is_missing_from_fifteen_hundred_worlds() {
+fn no_interesting_situation_is_missing_from_twenty_five_hundred_worlds() {
     let missing: Vec<&str> = SITUATIONS.iter().copied().filter(|name| WORLDS.marks.count(name) == 0).collect();
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
@@ -130,7 +130,7 @@ const OF_CLUSTERS: &[&str] = &[
     "unsure: told of a row that was settled",
 ];
 
-/// Situations that fifteen hundred worlds must have seen.
+/// Situations that twenty-five hundred worlds must have seen.
 const SITUATIONS: &[&str] = &[
     "ack: several",
     "ack: strange",
