@@ -338,8 +338,7 @@ class Player:
 
     def broadcast(self, rest):
         name, version = rest.split(" ", 1)
-        url = self.server.url("admin") + "/broadcasts"
-        requests.put(url, json={name: version}, timeout=PATIENCE).raise_for_status()
+        self.server.put_broadcasts(**{name: version})
 
     def stop(self, _):
         self.server.stop()
