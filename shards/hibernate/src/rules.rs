@@ -343,8 +343,9 @@ mod tests {
 
     use super::*;
 
-    /// Held by each of these tests. The first netlink socket of a process has its pid as address. Where one thread closes
-    /// such a socket and another opens the next one, the kernel takes the table of the second for that of the first.
+    /// Held by each of these tests. The first netlink socket of a process has its pid as address. Where one thread
+    /// closes such a socket and another opens the next one, the kernel takes the table of the second for that of the
+    /// first.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn alone() -> MutexGuard<'static, ()> {
