@@ -210,7 +210,15 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
             }
             other => based(other, base),
         };
+        let dropped = match &op {
+            StoreOp::DropUser { uaid } | StoreOp::DropBridged { uaid, .. } => Some(*uaid),
+            _ => None,
+        };
         let _ = model.ask(op.clone());
+        if let Some(uaid) = dropped.filter(|uaid| model.user(*uaid).is_none()) {
+            // What a ledger saved for a user goes with it.
+            saved.remove(&uaid);
+        }
         said.push(op);
     }
     said
