@@ -2,9 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, send, socket_with,
+};
 
 /// Flag of a message (NLM_F_*) that the kernel answers. NLM_F_REQUEST is in each.
 pub const ACK: u16 = 0x4;
@@ -26,6 +32,14 @@ const HEAD: usize = 20;
 
 /// Longest wait for the answer of the kernel, which answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bits of the largest pid that Linux gives (PID_MAX_LIMIT).
+const PID_BITS: u32 = 22;
+/// Addresses that are tried before a socket is given up.
+const ADDRESS_TRIES: u32 = 64;
+
+/// Number of sockets that were opened.
+static OPENED: AtomicU32 = AtomicU32::new(0);
 
 /// Messages, or an attribute list, under construction.
 #[derive(Default)]
@@ -91,11 +105,30 @@ impl Writer {
     }
 }
 
-/// Opens a socket to netfilter. Needs no privilege by itself.
+/// Opens a socket to netfilter, with an address that no other socket of this process had or will have. Needs no
+/// privilege by itself.
+///
+/// The kernel would give the pid to the first socket, and again to the next one when that is closed. It removes the
+/// tables of an owner by its address, some time after the address is free: it could take them from the new socket.
 pub fn open() -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
-    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
-    Ok(socket)
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    for _ in 0..ADDRESS_TRIES {
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        // Only a process of another pid namespace can have it.
+        match bind(&socket, &SocketAddrNetlink::new(address(pid, number), 0)) {
+            Err(Errno::ADDRINUSE) => {}
+            bound => return Ok(bound.map(|()| socket)?),
+        }
+    }
+    Err(Errno::ADDRINUSE.into())
+}
+
+/// Address of the socket of this number: the pid itself, 0 in the bits above, is what the kernel gives.
+const fn address(pid: u32, number: u32) -> u32 {
+    let number = number % ((1 << (32 - PID_BITS)) - 1) + 1;
+    number << PID_BITS | pid
 }
 
 /// Sends messages, of which `acks` have the flag [`ACK`], and waits for these answers.

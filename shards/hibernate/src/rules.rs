@@ -339,18 +339,7 @@ fn to_queue(rule: &mut Writer, queue: u16) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
     use super::*;
-
-    /// Held by each of these tests. The first netlink socket of a process has its pid as address. Where one thread
-    /// closes such a socket and another opens the next one, the kernel takes the table of the second for that of the
-    /// first.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-    fn alone() -> MutexGuard<'static, ()> {
-        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 
     fn install(queue: u16, persist: bool) -> Rules {
         Rules::install(Ports::To(&[9, 443]), queue, persist).unwrap()
@@ -368,7 +357,6 @@ mod tests {
     #[test]
     #[ignore = "needs CAP_NET_ADMIN: bench/check test"]
     fn nobody_else_removes_the_table_and_it_goes_with_its_owner() {
-        let _alone = alone();
         let rules = install(41_003, false);
         assert_eq!((removal(41_003), left(41_003)), (Some(io::ErrorKind::PermissionDenied), None));
         drop(rules);
@@ -378,7 +366,6 @@ mod tests {
     #[test]
     #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
     fn a_table_that_was_left_is_found_with_its_ports_and_taken_over() {
-        let _alone = alone();
         let rules = install(41_004, true);
         assert!(Rules::install(Ports::To(&[9]), 41_004, true).is_err(), "it has an owner");
         assert_eq!((removal(41_004), left(41_004)), (Some(io::ErrorKind::PermissionDenied), None), "its process lives");
@@ -397,7 +384,6 @@ mod tests {
     #[test]
     #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
     fn source_ports_are_no_ports_of_this_host() {
-        let _alone = alone();
         drop(Rules::install(Ports::From(&[9]), 41_005, true).unwrap());
         let found = left(41_005).unwrap();
         remove_table(&found.name).unwrap();
