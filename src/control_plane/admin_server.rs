@@ -8,12 +8,13 @@
 //!
 //! Lives on: the control plane.
 
-use std::collections::BTreeMap;
+mod places;
+
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -32,8 +33,9 @@ use protocol::wire::percent::decode_unreserved;
 use tls::{ACME_TLS, First, ServerTls};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
+
+use self::places::{Place, Places};
 
 counters! {
     /// Numbers of the admin listener.
@@ -185,54 +187,6 @@ impl Counted {
     }
 }
 
-/// Places of the connections of a server, by their age.
-struct Places {
-    max: usize,
-    open: Mutex<Open>,
-}
-
-#[derive(Default)]
-struct Open {
-    next: u64,
-    by_age: BTreeMap<u64, Arc<Place>>,
-}
-
-/// One connection.
-#[derive(Default)]
-struct Place {
-    /// True while its request is answered. Before and after that it waits for its caller.
-    is_busy: AtomicBool,
-    evicted: Notify,
-}
-
-impl Places {
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a place, perhaps that of the oldest connection that waits for its caller; true if so. `None` if there is
-    /// none.
-    fn take(&self) -> Option<(u64, Arc<Place>, bool)> {
-        let mut open = self.open();
-        let is_full = open.by_age.len() >= self.max;
-        if is_full {
-            let waits = |(_, place): &(&u64, &Arc<Place>)| !place.is_busy.load(Ordering::Relaxed);
-            let oldest = open.by_age.iter().find(waits).map(|(number, _)| *number)?;
-            if let Some(place) = open.by_age.remove(&oldest) {
-                place.evicted.notify_one();
-            }
-        }
-        let (number, place) = (open.next, Arc::<Place>::default());
-        open.next += 1;
-        open.by_age.insert(number, Arc::clone(&place));
-        Some((number, place, is_full))
-    }
-
-    fn give(&self, number: u64) {
-        self.open().by_age.remove(&number);
-    }
-}
-
 /// The server of some listeners.
 pub(super) struct AdminServer {
     service: TowerToHyperService<Router>,
@@ -250,7 +204,7 @@ impl AdminServer {
             service: TowerToHyperService::new(router),
             hosts,
             limits,
-            places: Places { max: limits.connections, open: Mutex::default() },
+            places: Places::new(limits.connections),
             counted,
             accepts: LogLimiter::default(),
         }
@@ -285,7 +239,7 @@ impl AdminServer {
                 };
                 tokio::select! {
                     () = serve => {}
-                    () = place.evicted.notified() => {}
+                    () = place.evicted() => {}
                 }
                 server.places.give(number);
                 server.count(|stats| stats.admin_connections = stats.admin_connections.saturating_sub(1));
@@ -386,9 +340,9 @@ impl AdminServer {
         *request.uri_mut() = decoded(request.uri());
         let waits = usize::from(request.uri().path().starts_with("/backups/"));
         backups.fetch_add(waits, Ordering::Relaxed);
-        place.is_busy.store(true, Ordering::Relaxed);
+        place.waits_for_caller(false);
         let response = self.service.call(request).await;
-        place.is_busy.store(false, Ordering::Relaxed);
+        place.waits_for_caller(true);
         backups.fetch_sub(waits, Ordering::Relaxed);
         response
     }
@@ -432,22 +386,6 @@ mod tests {
         let ended = tokio::time::timeout(LONG, silent.read(&mut [0; 16])).await;
         assert_eq!(ended.expect("closed by the server").unwrap(), 0);
         running.abort();
-    }
-
-    #[test]
-    fn the_oldest_connection_that_waits_for_its_caller_gives_way() {
-        let places = Places { max: 3, open: Mutex::default() };
-        let taken: Vec<_> = (0..3).map(|_| places.take().unwrap()).collect();
-        assert_eq!(taken.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [0, 1, 2]);
-        taken[0].1.is_busy.store(true, Ordering::Relaxed);
-        let (number, newest, has_evicted) = places.take().unwrap();
-        assert!(has_evicted && number == 3);
-        let left = || places.open().by_age.keys().copied().collect::<Vec<_>>();
-        assert_eq!(left(), [0, 2, 3], "the first has a request under way");
-        [&taken[2].1, &newest].iter().for_each(|place| place.is_busy.store(true, Ordering::Relaxed));
-        assert!(places.take().is_none(), "each has a request under way");
-        places.give(2);
-        assert!(places.take().is_some_and(|(.., has_evicted)| !has_evicted));
     }
 
     #[test]
