@@ -1,4 +1,4 @@
-//! What this binary is: its version, and the commit that it was built from (`build.rs`).
+//! Version of this binary, and the commit that it was built from (`build.rs`).
 
 /// Version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

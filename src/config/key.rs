@@ -18,13 +18,13 @@ pub struct Key {
     pub help: &'static str,
     /// Its value is never shown.
     pub secret: bool,
-    /// What SIGHUP does with it.
+    /// Its part in a reload.
     pub live: Live,
     /// Stores an accepted value in the configuration; `None` refuses it.
     pub set: fn(&mut Config, &Raw) -> Option<()>,
 }
 
-/// What SIGHUP does with a changed setting.
+/// Part of a changed setting in a reload (SIGHUP).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Live {
     /// It waits for a restart.
@@ -94,7 +94,7 @@ pub(super) const fn is_marked(marks: &[&str], mark: &str) -> bool {
     false
 }
 
-/// What SIGHUP does with a key that has these marks.
+/// Part in a reload of a key that has these marks.
 pub(super) const fn live(marks: &[&str]) -> Live {
     let mut at = 0;
     while at < marks.len() {

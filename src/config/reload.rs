@@ -11,7 +11,7 @@ pub(super) fn place(name: &str) -> Option<usize> {
     KEYS.iter().position(|key| key.name == name)
 }
 
-/// What a running server makes of a new configuration.
+/// A new configuration as a running server takes it.
 #[derive(Debug)]
 pub struct Reloaded {
     /// The running configuration with the new values of what is taken.

@@ -100,7 +100,7 @@ impl ConditionState {
 #[derive(Default)]
 pub struct Conditions(Vec<(Condition, Mutex<Seen>)>);
 
-/// What was found and logged of a condition.
+/// State of a condition that was found and logged last.
 struct Seen {
     health: Health,
     since: SystemTime,

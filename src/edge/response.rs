@@ -20,7 +20,7 @@ use protocol::wire::upgrade;
 pub struct VersionInfo {
     pub version: String,
     pub commit: String,
-    /// Whether the binary has nothing but that commit: `clean`, `changed` or `unknown`.
+    /// State of the source tree: `clean` if the binary has nothing but that commit, else `changed` or `unknown`.
     pub tree: String,
     pub source: String,
     pub build: String,

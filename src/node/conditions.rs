@@ -12,7 +12,7 @@ use super::certificates::NodeTls;
 use super::storage::Storage;
 use crate::control_plane::{Condition, Conditions, Trouble, Turns};
 
-/// What the conditions are read from.
+/// The parts of the node that the conditions are read from.
 pub(super) struct Signs {
     pub draining: Arc<AtomicBool>,
     /// Board of the store; memory has none.

@@ -36,7 +36,7 @@ use crate::edge::{AdmissionGate, PushEdge};
 pub struct RunningNode {
     pub(super) addresses: Addresses,
     pub(super) cores: Vec<u32>,
-    /// What it runs by: of a reload, what was taken.
+    /// The settings that it runs by: after a reload, with the values that were taken.
     pub(super) config: Mutex<Config>,
     pub(super) manager: ServiceManager,
     // Fields in the order in which they must be dropped.

@@ -103,7 +103,7 @@ impl Default for Lines {
     }
 }
 
-/// What a turn of some lines may still do.
+/// Work that a turn of some lines may still do.
 struct Allowance {
     cost: u32,
     reads: usize,
