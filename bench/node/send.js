@@ -1,19 +1,17 @@
-// Sends one message with npm's web-push and prints what was answered.
+// Sends messages with npm's web-push and prints what was answered.
 //
-// Reads {subscription, vapid: {subject, publicKey, privateKey} | null, text: string | null, options} from stdin, writes
-// {status, headers, body} to stdout, whatever the status. Exits with 1 when no answer came.
+// Reads one {subscription, vapid: {subject, publicKey, privateKey} | null, text: string | null, options} from each line
+// of stdin, and writes a line with {status, headers, body} for it, whatever the status. Exits with 1 when no answer came.
 
 "use strict";
 
-const fs = require("node:fs");
+const readline = require("node:readline");
 const webpush = require("web-push");
 
 async function send({ subscription, vapid, text, options }) {
-  if (vapid !== null) {
-    webpush.setVapidDetails(vapid.subject, vapid.publicKey, vapid.privateKey);
-  }
+  const details = vapid === null ? {} : { vapidDetails: vapid };
   try {
-    const answer = await webpush.sendNotification(subscription, text, options);
+    const answer = await webpush.sendNotification(subscription, text, { ...details, ...options });
     return { status: answer.statusCode, headers: answer.headers, body: answer.body };
   } catch (error) {
     if (!(error instanceof webpush.WebPushError)) {
@@ -23,10 +21,13 @@ async function send({ subscription, vapid, text, options }) {
   }
 }
 
-send(JSON.parse(fs.readFileSync(0, "utf8"))).then(
-  (answer) => process.stdout.write(JSON.stringify(answer)),
-  (error) => {
-    console.error(error);
-    process.exitCode = 1;
-  },
-);
+async function main() {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    process.stdout.write(JSON.stringify(await send(JSON.parse(line))) + "\n");
+  }
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});

@@ -36,8 +36,9 @@ class Server:
     def __init__(self, directory, shards=3, settings=(), prefix=()):
         Server.count += 1
         pid = os.getpid()
-        # Listen addresses other than this host with the usual ports.
+        # Listen addresses other than this host with the ports of `ports`.
         self.listen = {}
+        self.ports = dict(PORTS)
         self.host = f"127.{200 + Server.count % 50}.{pid >> 8 & 255}.{max(pid & 255, 1)}"
         self.directory = directory
         self.shards = shards
@@ -49,7 +50,7 @@ class Server:
 
     def url(self, port):
         scheme = "ws" if port == "websocket" else "http"
-        return f"{scheme}://{self.host}:{PORTS[port]}"
+        return f"{scheme}://{self.host}:{self.ports[port]}"
 
     def spawn(self):
         """Starts the process, and does not wait for its ports."""
@@ -57,7 +58,7 @@ class Server:
         command += ["--shards", str(self.shards)]
         for setting in self.settings:
             command += ["--set", setting]
-        for port, number in PORTS.items():
+        for port, number in self.ports.items():
             command += [f"--{port}", self.listen.get(port, f"{self.host}:{number}")]
         command += self.flags
         with open(self.directory / "log", "ab") as log:
@@ -69,7 +70,7 @@ class Server:
 
     def start(self):
         self.spawn()
-        for number in PORTS.values():
+        for number in self.ports.values():
             self.wait_for(number)
 
     @contextlib.contextmanager
@@ -134,7 +135,7 @@ class Server:
         self.process.kill()
         self.process.wait()
         deadline = time.monotonic() + 60
-        for number in PORTS.values():
+        for number in self.ports.values():
             while time.monotonic() < deadline:
                 try:
                     socket.create_connection((self.host, number), timeout=1).close()

@@ -41,7 +41,7 @@ class NodeSender:
         }
         sent = subprocess.run(
             ["node", str(SCRIPT)],
-            input=json.dumps(request),
+            input=json.dumps(request) + "\n",
             capture_output=True,
             text=True,
             env=self.environment,
