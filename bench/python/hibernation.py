@@ -32,7 +32,7 @@ AFTER, QUEUE = 30, 77
 TABLE = "inet", f"murre_{QUEUE}"
 SETTINGS = [f"hibernate.after={AFTER}", f"hibernate.queue={QUEUE}"] if IS_ON else []
 # A connection freezes within one and a half times AFTER; the rest is for a slow host.
-FREEZE_PATIENCE = 75 if IS_ON else 0
+FREEZE_PATIENCE = 180 if IS_ON else 0
 HEAD = ["GET / HTTP/1.1", "Host: $host", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
 HEAD += ["Sec-WebSocket-Key: $nonce"]
 # Messages that a client does not read before its silence.
