@@ -12,7 +12,7 @@
 #       murre
 #
 # seccomp: the default container profile and io_uring_setup, io_uring_enter, io_uring_register (tuning/README.md).
-# memlock: rings and executors lock memory; below 512 KiB they do not start.
+# memlock: from Linux 6.14 on, the kernel counts rings as locked memory: 200 KiB for each shard and more.
 # nofile: caps the table of one ring; 1.05 times the connections of one shard, so that each needs one ring only.
 # stop-timeout: SIGTERM drains, 150 s for a million (sessions / drain.rate and 50 s); what the time does not suffice for waits in the ledger logs for the next start.
 # network host: a connection through the bridge costs a conntrack entry and a trip through the proxy.

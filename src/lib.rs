@@ -11,6 +11,8 @@ pub mod control_plane;
 
 pub mod config;
 
+pub mod host;
+
 pub mod node;
 
 pub mod client;

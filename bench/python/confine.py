@@ -27,6 +27,7 @@ COMPARISONS = {
 }
 # The architectures of libseccomp, by the names of container profiles.
 ARCHITECTURES = {"amd64": 0xC000003E, "arm64": 0xC00000B7}
+AF_MAX = 46
 CLONE_NEWNS, CLONE_NEWUTS, MS_REC, MS_PRIVATE = 0x20000, 0x4000000, 0x4000, 0x40000
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
 PR_CAPBSET_DROP, CAPABILITIES = 24, {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12}
@@ -143,8 +144,10 @@ def unit(paths):
     # systemd allows these to every unit.
     names |= group("@default") | {"execve"}
     found.rule(ALLOW, sorted(names - {"socket"}))
-    for family in settings["RestrictAddressFamilies"].split():
-        found.rule(ALLOW, ["socket"], [Argument(0, EQUAL, getattr(socket, family), 0)])
+    families = {int(getattr(socket, family)) for family in settings["RestrictAddressFamilies"].split()}
+    for family in range(AF_MAX):
+        action = ALLOW if family in families else refuse_with(errno.EAFNOSUPPORT)
+        found.rule(action, ["socket"], [Argument(0, EQUAL, family, 0)])
     if settings["MemoryDenyWriteExecute"] == "yes":
         result = ctypes.CDLL(None).prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)
         assert result == 0, "this kernel has no PR_SET_MDWE (since 6.3)"

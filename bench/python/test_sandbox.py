@@ -1,5 +1,6 @@
 """murre under the filters that its container profile and its systemd unit ask for, made by libseccomp as those do."""
 
+import errno
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -51,9 +53,9 @@ def test_a_server_works_in_its_sandbox_and_ends_in_order(tmp_path, kind, path):
         server.kill()
 
 
-def without(names, directory):
-    """The profile without its rules about these calls."""
-    profile = json.loads(PROFILE.read_text())
+def without(names, directory, number):
+    """The profile without its rules about these calls, and with this answer to what it refuses."""
+    profile = json.loads(PROFILE.read_text()) | {"defaultErrnoRet": number}
     for rule in profile["syscalls"]:
         rule["names"] = [name for name in rule["names"] if name not in names]
     path = directory / "profile.json"
@@ -61,13 +63,16 @@ def without(names, directory):
     return str(path)
 
 
-def test_the_default_profile_is_refused_with_the_one_that_is_not(tmp_path):
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS], ids=["EPERM", "ENOSYS"])
+def test_the_default_profile_is_refused_with_the_one_that_is_not(tmp_path, number):
     """Also what proves that the filter of these tests filters."""
-    profile = without(RING_CALLS, tmp_path)
+    profile = without(RING_CALLS, tmp_path, number)
     serve = [binary(), "serve", "--data-dir", str(tmp_path / "data")]
     refused = run([*CONFINE, "container", profile, *serve])
     assert refused.returncode == 69, refused.stderr
-    assert "io_uring" in refused.stderr and not (tmp_path / "data").exists()
+    said = refused.stderr.splitlines()[-1]
+    assert "io_uring: refused by a seccomp filter: " in said and "tuning/seccomp.json" in said, said
+    assert not (tmp_path / "data").exists()
     doctor = run([*CONFINE, "container", profile, binary(), "doctor", "--json"])
     assert doctor.returncode == 69
     ring = next(f for f in json.loads(doctor.stdout)["findings"] if f["what"] == "io_uring")
@@ -75,6 +80,53 @@ def test_the_default_profile_is_refused_with_the_one_that_is_not(tmp_path):
     doctor = run([*CONFINE, "container", str(PROFILE), binary(), "doctor", "--json"])
     ring = next(f for f in json.loads(doctor.stdout)["findings"] if f["what"] == "io_uring")
     assert ring["verdict"] == "ok"
+
+
+def listening(pid):
+    """Ports on which a process of another network namespace listens: those of IPv4, and those of IPv6."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        rows = [line.split() for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]]
+        found.append({int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"})
+    return found
+
+
+def own_certificate(directory):
+    """By the command of docs/TLS.md."""
+    page = (REPOSITORY / "docs/TLS.md").read_text()
+    command = re.search(r"^    (openssl req -x509 .*?cert\.pem)$", page, re.M | re.S)[1].replace("\\\n", " ")
+    subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    return ["--tls-cert", str(directory / "cert.pem"), "--tls-key", str(directory / "key.pem")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a network namespace")
+@pytest.mark.parametrize("families", ["AF_INET AF_INET6 AF_UNIX", "AF_INET AF_UNIX"], ids=["IPv6", "no-IPv6"])
+def test_a_domain_is_served_on_the_addresses_that_the_host_has(tmp_path, families):
+    unit = tmp_path / "murre.service"
+    unit.write_text(re.sub(r"(?m)^(RestrictAddressFamilies)=.*$", rf"\1={families}", UNIT.read_text()))
+    alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    serve = [binary(), "serve", "--data-dir", str(tmp_path / "data"), "--domain", "push.example.org", "--shards", "1"]
+    command = [*alone, *CONFINE, "unit", str(unit), *serve, *own_certificate(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MURRE_")}
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    try:
+        deadline = time.monotonic() + 60
+        while "node ready" not in (said := (tmp_path / "log").read_text()):
+            assert process.poll() is None and time.monotonic() < deadline, said
+            time.sleep(0.05)
+        over_v4, over_v6 = listening(process.pid)
+        assert {80, 443} <= over_v4
+        assert over_v6 == ({80, 443} if "AF_INET6" in families else set())
+        assert "certificate of an authority" not in said
+    finally:
+        process.kill()
+        process.wait()
+    if "AF_INET6" not in families:
+        refused = run([*command, "--public", "0.0.0.0:443,[::]:443"])
+        assert refused.returncode == 69, refused.stderr
+        last = refused.stderr.splitlines()[-1]
+        assert "IPv6: not there: " in last and "addresses of IPv4 only" in last, last
 
 
 # Asks for what a server that freezes connections needs: repair mode, a mark, netlink of the packet filter and a grace

@@ -17,7 +17,7 @@ use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor};
-use crate::ring::{ProbeError, probe, raise_limits};
+use crate::ring::{ProbeError, raise_limits};
 use crate::tls::Tls;
 use machine::ids::ShardId;
 use machine::stats::Board;
@@ -154,7 +154,6 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
     make: impl FnOnce(MachineConfig) -> M + Clone + Send + 'static,
 ) -> Result<Shards<E>, StartError> {
     raise_limits();
-    probe().map_err(StartError::Kernel)?;
     let over = Arc::new(Barrier::new(setups.len()));
     let mailboxes = mesh(setups.len() as u16)?;
     let (mut lanes, mut boards, mut starting) = (Vec::new(), Vec::new(), Vec::new());

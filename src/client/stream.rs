@@ -159,7 +159,8 @@ impl Trust {
 fn refused(host: &str, error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(rustls::Error::InvalidCertificate(why)) => io::Error::other(format!(
-            "the certificate of {host} is not trusted: {why}; name the authority that signed it with --ca"
+            "the certificate of {host} is not trusted: {}; name the authority that signed it with --ca",
+            tls::distrust(why)
         )),
         Some(why) => io::Error::other(format!("{host} does not speak TLS as expected: {why}")),
         None => error,

@@ -1,15 +1,12 @@
 //! `murre doctor`: lists the features and settings that this host lacks, and the commands that fix it.
 //!
-//! [`facts`] reads `/proc` and `/sys` (of any root directory, so that tests and reports of other hosts work),
-//! [`checks`] judges them. Nothing is changed.
+//! [`crate::host`] judges the host, as it does for `murre serve`: by `/proc` and `/sys` (of any root directory, so that
+//! reports of other hosts work), and by trials. The rest is about the configuration. Nothing is changed.
 
 mod bridges;
 mod certificates;
 mod chain;
 mod endpoint_url;
-pub mod checks;
-pub mod facts;
-mod finding;
 mod hibernation;
 #[cfg(test)]
 mod tests;
@@ -20,16 +17,15 @@ use std::process::ExitCode;
 
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config, StoreKind};
-use checks::{Finding, Sysctl, Verdict, Wanted};
-use facts::Facts;
+use crate::host::{self, Facts, Finding, Needs, Sysctl, Verdict, runs_here};
 use store::scylla::operator;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Number of connections that this host must hold; limits and memory are judged by it.
-    #[arg(long, default_value_t = 100_000, value_name = "N")]
-    pub max_connections: u64,
+    /// Number of connections that this host must hold; limits and memory are judged by it [default: max_connections].
+    #[arg(long, value_name = "N")]
+    pub max_connections: Option<u64>,
     /// Read proc and sys below this directory, for example a copy of another host's; then no ring is set up.
     #[arg(long, default_value = "/", value_name = "DIR")]
     pub root: PathBuf,
@@ -57,12 +53,14 @@ pub fn run(args: Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(status::CONFIG, &error),
     };
-    let wanted = wanted(args.max_connections, &config);
+    let of_config = Needs::of(&config);
+    let needs = Needs { connections: args.max_connections.unwrap_or(of_config.connections), ..of_config };
     if args.sysctls {
-        let lines = to_lines(&checks::sysctls(&Facts::read(&args.root, false), wanted));
+        let lines = to_lines(&host::sysctls(&Facts::read(&args.root), needs));
         return io::stdout().write_all(lines.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    let mut findings = checks::examine(&Facts::read(&args.root, here), wanted);
+    let facts = if here { Facts::here(&config.data_dir) } else { Facts::read(&args.root) };
+    let mut findings = host::judge(&facts, needs);
     if here {
         findings.extend(endpoint_url::examine(&config));
         findings.extend(certificates::examine(&config));
@@ -77,17 +75,6 @@ pub fn run(args: Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if runs_here(&findings) { ExitCode::SUCCESS } else { ExitCode::from(status::UNAVAILABLE) }
-}
-
-fn wanted(connections: u64, config: &Config) -> Wanted {
-    let config::Shards { ref cores, count, backlog, steer } = config.shards;
-    let shards = if count == 0 { cores.len() as u64 } else { u64::from(count) };
-    Wanted {
-        connections,
-        backlog: u64::from(backlog),
-        shards: (shards > 0).then_some(shards),
-        steer: steer == config::Steer::Cpu,
-    }
 }
 
 /// Findings of the preflight check that a server with this configuration runs on its database.
@@ -113,11 +100,6 @@ fn shared_store(config: &Config) -> Vec<Finding> {
         ..good.clone()
     };
     faults.iter().map(|fault| bad(fault.to_string())).collect()
-}
-
-/// Returns true if no finding keeps murre from starting.
-pub fn runs_here(findings: &[Finding]) -> bool {
-    findings.iter().all(|f| f.verdict != Verdict::Fail)
 }
 
 /// Formats a table of the findings, and below it the commands, in the order of urgency.

@@ -24,6 +24,16 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
+impl Config {
+    /// Returns the listeners that this configuration opens, with their keys, without those that `public.domain` alone
+    /// opens.
+    pub fn set_listeners(&self) -> Vec<(&'static str, SocketAddr)> {
+        let by_domain = [("public.listen", &self.public.listen), ("public.http_listen", &self.public.http_listen)];
+        let is_default = |key: &str| by_domain.iter().any(|(name, set)| *name == key && set.is_none());
+        listeners(self).into_iter().filter(|(key, _)| !is_default(key)).collect()
+    }
+}
+
 /// Every listener that this configuration opens, with its key.
 fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
     let Config { websocket, endpoint, public, node, admin, metrics, roles, .. } = config;

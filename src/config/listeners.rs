@@ -86,11 +86,11 @@ keys! {
         |c, raw| { c.public.domain = parse::domains(raw)?; Some(()) };
     "public.listen" ("public" "ADDR") = "",
         ADDRESSES_BY_DOMAIN,
-        "Listen addresses for user agents and application servers together, over TLS; needs tls.cert and tls.key. Nothing is 0.0.0.0:443,[::]:443 with public.domain, else none.",
+        "Listen addresses for user agents and application servers together, over TLS; needs tls.cert and tls.key. Nothing is 0.0.0.0:443,[::]:443 with public.domain, without [::] on a host without IPv6, else none.",
         |c, raw| { c.public.listen = parse::addresses_by_domain(raw)?; Some(()) };
     "public.http_listen" ("public-http" "ADDR") = "",
         ADDRESSES_BY_DOMAIN,
-        "Listen addresses without TLS that send browsers to https:// and answer challenges of a certificate authority; needs public.domain. Nothing is 0.0.0.0:80,[::]:80 with public.domain, else none.",
+        "Listen addresses without TLS that send browsers to https:// and answer challenges of a certificate authority; needs public.domain. Nothing is 0.0.0.0:80,[::]:80 with public.domain, without [::] on a host without IPv6, else none.",
         |c, raw| { c.public.http_listen = parse::addresses_by_domain(raw)?; Some(()) };
 
     "http.request_timeout" = "30",

@@ -20,6 +20,16 @@ impl Public {
         self.http_listen.clone().unwrap_or_else(|| self.every_address(80))
     }
 
+    /// Returns [`Public::listen`] for a host with IPv6 or without: a default leaves out what the host does not have.
+    pub fn listen_with(&self, ipv6: bool) -> Vec<SocketAddr> {
+        existing(self.listen(), ipv6 || self.listen.is_some())
+    }
+
+    /// The same of [`Public::http_listen`].
+    pub fn http_listen_with(&self, ipv6: bool) -> Vec<SocketAddr> {
+        existing(self.http_listen(), ipv6 || self.http_listen.is_some())
+    }
+
     /// Returns the URL of this server, if it has a name.
     pub fn url(&self) -> Option<BaseUrl> {
         self.domain.first().and_then(|name| BaseUrl::parse(&format!("https://{name}")))
@@ -30,6 +40,11 @@ impl Public {
         let every = [(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()];
         if self.domain.is_empty() { Vec::new() } else { Vec::from(every) }
     }
+}
+
+fn existing(mut addresses: Vec<SocketAddr>, with_ipv6: bool) -> Vec<SocketAddr> {
+    addresses.retain(|address| with_ipv6 || address.is_ipv4());
+    addresses
 }
 
 impl Config {

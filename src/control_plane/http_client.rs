@@ -325,7 +325,7 @@ fn host_roots() -> RootCertStore {
 /// Tells a certificate that is not trusted from a broken connection.
 fn unshaken(error: &std::io::Error) -> HttpClientError {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        Some(rustls::Error::InvalidCertificate(why)) => HttpClientError::Untrusted(why.to_string()),
+        Some(rustls::Error::InvalidCertificate(why)) => HttpClientError::Untrusted(tls::distrust(why)),
         _ => broken(error),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) use http_client::client_config;
 pub(crate) use lease::Lease;
 pub use peer_client::{Answering, PeerCalls, PeerQueue, TrustRoots, settle, who_answers};
 pub use redirects::Redirects;
-pub use validity::Validity;
+pub use validity::{Validity, is_of_authority};
 pub use wake_up::WakeUpQueue;
 
 use std::net::{SocketAddr, TcpListener};

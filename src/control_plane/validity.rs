@@ -1,9 +1,16 @@
-//! Times between which a certificate is good (RFC 5280 section 4.1.2.5).
+//! Times between which a certificate is good (RFC 5280 section 4.1.2.5), and its mark as that of an authority (section
+//! 4.2.1.9).
 
 use std::time::{Duration, SystemTime};
 
 use x509_parser::parse_x509_certificate;
 use x509_parser::time::ASN1Time;
+
+/// Returns true if this DER is a certificate that is marked as that of an authority: clients refuse it as that of a
+/// server, also where they trust it.
+pub fn is_of_authority(certificate: &[u8]) -> bool {
+    parse_x509_certificate(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
+}
 
 /// First and last second of a certificate. Ordered by the last one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,10 +1,31 @@
-//! Settings that are allowed and probably a mistake: a warning in the log for each.
+//! Settings that are allowed and probably a mistake, and a host that is not as it should be: a warning in the log for
+//! each.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::data_dir::{STRANGERS, warn_of_readers};
+use super::error::NodeError;
 use crate::config::Config;
+use crate::host::{self, Facts, Finding, Needs, Verdict};
 use protocol::wire::url::{BaseUrl, Origin};
+
+/// Judges the host by the needs of this configuration, and logs a warning for each finding with which the server
+/// starts.
+///
+/// # Errors
+/// [`NodeError::Unfit`] with the findings that keep it from starting.
+pub(super) fn on_host(config: &Config, facts: &Facts) -> Result<(), NodeError> {
+    let findings = host::judge(facts, Needs::of(config));
+    let of = |verdict| findings.iter().filter(move |finding| finding.verdict == verdict);
+    let fatal: Vec<String> = of(Verdict::Fail).map(Finding::sentence).collect();
+    if !fatal.is_empty() {
+        return Err(NodeError::Unfit(fatal.join("; ")));
+    }
+    for Finding { what, found, wanted, why, mend, .. } in of(Verdict::Warn) {
+        tracing::warn!(what, found, wanted, why, command = mend.first(), "host not as recommended");
+    }
+    Ok(())
+}
 
 /// Warns of settings that do not do what the operator may expect. `endpoint_url` is the prefix of endpoint URLs; the
 /// pair is the numbers of shards and of CPUs.

@@ -8,14 +8,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use protocol::wire::url::HttpUrl;
 use shards::tls::Tls;
-use tls::{AlpnChallenges, Authorities, Certificate, ServerTls, Settings, ShardTls, TicketKey};
+use tls::{AlpnChallenges, Authorities, Certificate, MARKED_AS_AUTHORITY, ServerTls, Settings, ShardTls, TicketKey};
 use zeroize::Zeroizing;
 
 use super::data_dir::{Keys, fault};
 use super::error::NodeError;
 use super::listeners::AdminListeners;
 use crate::config::{ClientCertificates, Config, MinVersion, Pair, Secret, UnknownName};
-use crate::control_plane::{Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity};
+use crate::control_plane::{
+    Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity, is_of_authority,
+};
 
 /// The files of every TLS listener, read and checked.
 pub(super) struct Certificates {
@@ -93,6 +95,10 @@ impl Certificates {
             if let Some(validity) = Validity::of(certificate.der()).filter(|validity| validity.is_over()) {
                 // Not refused: the client judges.
                 tracing::warn!(%file, last_day = validity.last_day(), "certificate expired");
+            }
+            if is_of_authority(certificate.der()) {
+                // Not refused: the client judges, and browsers take it.
+                tracing::warn!(%file, advice = MARKED_AS_AUTHORITY, "certificate of an authority found");
             }
             // The public certificates come first. That of other nodes is compared with `node.url`.
             let is_public = at < self.public.len();

@@ -45,8 +45,7 @@ fn may_run_on(core: u32) -> bool {
 /// The CPUs that a mask of the C library has room for; threads cannot be pinned to others.
 const KNOWN: std::ops::Range<u32> = 0..CpuSet::MAX_CPU as u32;
 
-/// Refuses steering where a CPU has several shards: the kernel would give one of them more than the others. Logs when
-/// this kernel does not steer; the server serves all the same.
+/// Refuses steering where a CPU has several shards: the kernel would give one of them more than the others.
 ///
 /// # Errors
 /// [`NodeError::Steer`].
@@ -54,28 +53,7 @@ pub fn check_steering(shards: &Shards, shard_count: u16, cores: &[u32]) -> Resul
     if shards.steer == Steer::Cpu && usize::from(shard_count) > cores.len() {
         return Err(NodeError::Steer { shards: shard_count, cores: cores.len() });
     }
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if let Some(advice) = steering_in_vain(shards, release.trim()) {
-        tracing::warn!(advice, "shards.steer has no effect");
-    }
     Ok(())
-}
-
-/// First kernel that selects a listener of one port (SO_REUSEPORT) by SO_INCOMING_CPU; earlier kernels ignore it.
-pub const KERNEL_STEERS: (u32, u32) = (6, 2);
-
-/// Advice when steering is configured and a kernel of this release does none. `None` for a release that cannot be
-/// read.
-fn steering_in_vain(shards: &Shards, release: &str) -> Option<String> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    (shards.steer == Steer::Cpu && version < KERNEL_STEERS).then(|| {
-        format!(
-            "shards.steer = cpu does nothing here: kernel {release} ignores SO_INCOMING_CPU among listeners of one \
-             port, so any shard gets a connection; set shards.steer to off, or run a kernel from {}.{} on",
-            KERNEL_STEERS.0, KERNEL_STEERS.1
-        )
-    })
 }
 
 /// Formats CPUs as the kernel does: `0-3,8`.
@@ -141,16 +119,5 @@ mod tests {
         let said = check_steering(&shards, 4, &[4, 5]).unwrap_err().to_string();
         assert!(said.contains("4 shards share 2") && said.contains("shards.steer to off"), "{said}");
         assert!(check_steering(&Shards::default(), 4, &[4, 5]).is_ok());
-    }
-
-    #[test]
-    fn a_kernel_that_does_not_steer_is_told_of() {
-        let shards = Shards { steer: Steer::Cpu, ..Shards::default() };
-        let said = steering_in_vain(&shards, "6.1.0-40-amd64").unwrap();
-        assert!(said.contains("does nothing here: kernel 6.1.0-40-amd64") && said.contains("from 6.2 on"), "{said}");
-        for steers in ["6.2.0", "6.12.48+deb13-amd64", "10.0", "not a number", ""] {
-            assert_eq!(steering_in_vain(&shards, steers), None, "{steers}");
-        }
-        assert_eq!(steering_in_vain(&Shards::default(), "6.1.0-40-amd64"), None, "nobody asked");
     }
 }

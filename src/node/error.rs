@@ -57,8 +57,8 @@ pub enum NodeError {
         /// Number of CPUs.
         cores: usize,
     },
-    /// io_uring is missing, forbidden or too old.
-    Kernel(String),
+    /// The host lacks what the server needs: a sentence for each lack.
+    Unfit(String),
     /// The store cannot be opened, copied or salvaged.
     Store(StoreOpenError),
     /// The database does not answer, or cannot serve now; it may later.
@@ -168,7 +168,7 @@ impl NodeError {
             NodeError::StoreAway(_) => status::STORAGE,
             NodeError::Stopped { messages: 0 } => status::DONE,
             NodeError::Stopped { .. } => status::LEDGER_LEFT,
-            NodeError::Kernel(_) | NodeError::Shards(_) | NodeError::Host { .. } => status::UNAVAILABLE,
+            NodeError::Unfit(_) | NodeError::Shards(_) | NodeError::Host { .. } => status::UNAVAILABLE,
             NodeError::Replay { .. } => status::LEDGER_LEFT,
         }
     }
@@ -220,8 +220,8 @@ impl fmt::Display for NodeError {
                 "shards.steer = cpu requires a separate CPU for each shard, and {shards} shards share {cores}; \
                  set shards.count to {cores} or fewer, or shards.steer to off"
             ),
-            NodeError::Kernel(sentence)
-            | NodeError::StoreAway(sentence)
+            NodeError::Unfit(sentence) => write!(f, "cannot run on this host: {sentence}; see `murre doctor`"),
+            NodeError::StoreAway(sentence)
             | NodeError::StoreRefused(sentence)
             | NodeError::Edge(sentence)
             | NodeError::Shards(sentence) => f.write_str(sentence),

@@ -12,6 +12,7 @@ use shards::ring;
 
 use super::error::NodeError;
 use crate::config::{Config, Steer};
+use crate::host::has_ipv6;
 
 /// Listen setting of a port that the shards serve.
 pub(super) struct Setting {
@@ -27,7 +28,7 @@ pub(super) fn public(config: &Config) -> Vec<Setting> {
     let shared = config.shared_listen();
     let alone = |addresses: &[SocketAddr]| addresses.iter().copied().filter(|one| !shared.contains(one)).collect();
     let settings = [
-        (Port::Public, true, "public.listen", config.public.listen(), true),
+        (Port::Public, true, "public.listen", config.public.listen_with(has_ipv6()), true),
         (Port::WebSocket, false, "websocket.listen", alone(&websocket.listen), roles.connect),
         (Port::WebSocket, true, "websocket.tls.listen", websocket.tls_listen.clone(), roles.connect),
         (Port::Node, false, "node.listen", node.listen.clone(), roles.connect),
@@ -157,7 +158,7 @@ pub(super) fn bind_admin(config: &Config) -> Result<AdminListeners, NodeError> {
 /// # Errors
 /// [`NodeError::Address`].
 pub(super) fn bind_redirects(config: &Config) -> Result<Vec<TcpListener>, NodeError> {
-    let addresses = config.public.http_listen();
+    let addresses = config.public.http_listen_with(has_ipv6());
     let bind = |address: &SocketAddr| {
         // Else [::] takes the connections of IPv4, too, and 0.0.0.0 could not be bound beside it.
         let beside = addresses.iter().any(|other| other.is_ipv4() && other.port() == address.port());

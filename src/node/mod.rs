@@ -1,6 +1,6 @@
 //! Assembly: keys, store, ledgers, shards, control plane; orderly start and stop.
 //!
-//! Start: probe the kernel -> lock the data directory -> open the store -> keys -> find the frozen sessions of an
+//! Start: judge the host -> lock the data directory -> open the store -> keys -> find the frozen sessions of an
 //! earlier process -> save what earlier ledgers hold
 //! -> ask the broadcast source -> listen -> enter the cluster and notify nodes with users of these ledgers -> new logs
 //! -> shards -> control plane -> remove the old logs. Stop is the reverse, after a drain
@@ -55,17 +55,16 @@ pub(crate) use advice::is_loopback;
 pub use backup::{BackupCopy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub(crate) use certificates::ordered;
-pub use cpus::KERNEL_STEERS;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, admin_token, warn_of_readers};
 pub use error::NodeError;
 pub use hibernation::{Note as HibernationNote, tables_in_the_way, try_here as try_hibernation};
 pub use ledgers::replay_ledgers;
 pub use listeners::listen_ports;
-pub(crate) use plan::share;
 pub use running::{RunningNode, StopOutcome};
 pub use shards::process_clock::HostClock;
 pub use transfer::{with_source, with_store, with_stores};
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -75,7 +74,6 @@ use machine::stats::Board;
 use shards::ledger;
 use shards::ports::Port;
 use shards::process_clock::ProcessClock;
-use shards::ring::ProbeError;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
@@ -83,6 +81,7 @@ use crate::control_plane::{
     OutgoingCalls, PeerCalls, Redirects, TimeSource, WakeUpQueue,
 };
 use crate::edge::{EdgeConfig, PushEdge};
+use crate::host::{Facts, share};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use conditions::Signs;
@@ -102,8 +101,8 @@ pub struct Environment {
     pub signals: bool,
     /// The clock that the time of the node follows.
     pub host_clock: HostClock,
-    /// Check that the kernel has the features that the rings need.
-    pub probe: fn() -> Result<(), ProbeError>,
+    /// Looks at the host, with this data directory.
+    pub look_at_host: fn(&Path) -> Facts,
     /// Longest wait for an address in use; the listeners of a process outlive its kill by some milliseconds.
     pub address_patience: Duration,
     /// Longest wait for a database that is away.
@@ -117,7 +116,7 @@ impl Default for Environment {
         Environment {
             signals: false,
             host_clock: HostClock::default(),
-            probe: shards::ring::probe,
+            look_at_host: Facts::here,
             address_patience: Duration::from_secs(3),
             store_patience: Duration::ZERO,
             new_keys: false,
@@ -139,14 +138,15 @@ pub fn start(config: &Config) -> Result<RunningNode, NodeError> {
 /// The first thing that is missing, as one sentence; nothing is left running.
 pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningNode, NodeError> {
     shards::ring::raise_limits();
-    (surroundings.probe)().map_err(|error| NodeError::Kernel(error.to_string()))?;
+    let host = (surroundings.look_at_host)(&config.data_dir);
+    advice::on_host(config, &host)?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
     let queues = Queues::of(&calls);
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
-    let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
+    let callers = strangers::rules(config, shard_count, host.tells_peers != Some(false));
     listeners::check_free(config, surroundings.address_patience)?;
     let (admin, redirects) = (listeners::bind_admin(config)?, listeners::bind_redirects(config)?);
     let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();

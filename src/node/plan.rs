@@ -251,12 +251,6 @@ fn agent_url(config: &Config, bound: &[Address], name: Option<&str>) -> Option<O
     named.or_else(|| banner::origin(&over_tls, &of(bound, Port::WebSocket, false), name))
 }
 
-/// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.
-pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
-    let share = max_connections.div_ceil(u32::from(shard_count));
-    if shard_count == 1 { share } else { share + share / 50 }
-}
-
 /// The addresses of one port, with TLS or without. Addresses without TLS that user agents and app servers share are of
 /// both ports.
 pub(super) fn of(bound: &[Address], port: Port, tls: bool) -> Vec<SocketAddr> {

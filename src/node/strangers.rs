@@ -6,39 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use machine::time::{Instant, TimeSpan};
 use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, Proxies};
-use shards::ring::ProbeError;
 use shards::strangers::{Cause, Limit, Refusals, Strangers};
 
-use super::error::NodeError;
 use crate::config::Config;
 
-/// Returns the rules about the addresses of callers. `tells_peers` checks the kernel, if a rule needs addresses.
-///
-/// # Errors
-/// The kernel does not tell addresses, and a setting of the operator needs them. The limits that a public server has by
-/// default stay off on such a kernel.
-pub(super) fn rules(
-    config: &Config,
-    shards: u16,
-    tells_peers: fn() -> Result<bool, ProbeError>,
-) -> Result<CallerRules, NodeError> {
+/// Returns the rules about the addresses of callers. The limits that a public server has by default stay off on a
+/// kernel that does not tell addresses; where a setting of the operator needs them, the judge of the host has refused
+/// it.
+pub(super) fn rules(config: &Config, shards: u16, tells_peers: bool) -> CallerRules {
     let strangers = Arc::new(Strangers::new(config.stranger_limits(), shards));
     let proxy = &config.proxy;
     let proxies =
         Proxies { trusted: proxy.trusted.clone().into(), protocol: proxy.protocol, header: proxy.header.is_some() };
     let rules = CallerRules { strangers, proxies };
-    if !rules.need_addresses() || tells_peers().map_err(|error| NodeError::Kernel(error.to_string()))? {
-        return Ok(rules);
-    }
-    if config.strangers.are_set() || rules.proxies.protocol || rules.proxies.header {
-        return Err(NodeError::Kernel(NOT_TOLD.to_owned()));
-    }
-    tracing::warn!("kernel does not tell the addresses of callers: strangers.* stays off; run on Linux 6.7 or newer");
-    Ok(CallerRules::default())
+    if tells_peers || !rules.need_addresses() { rules } else { CallerRules::default() }
 }
-
-const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, which strangers.* and proxy.* need: run on \
-                        Linux 6.7 or newer, or leave these settings out";
 
 /// The limits of a node, and the time of the last log line about each.
 pub(super) struct StrangerWatch {
@@ -132,23 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_addresses_is_refused_where_a_setting_needs_them() {
-        let older = || Ok(false);
-        assert!(rules(&config(&[]), 1, older).is_ok());
-        let trusted = "proxy.trusted=::1";
-        for settings in [
-            &["strangers.connections=1"][..],
-            &["strangers.registers=1"],
-            &[trusted, "proxy.protocol=on"],
-            &[trusted, "proxy.header=forwarded"],
-        ] {
-            let Err(NodeError::Kernel(text)) = rules(&config(settings), 1, older) else { panic!("{settings:?}") };
-            assert!(text.contains("strangers.*") && text.contains("Linux 6.7"), "{text}");
-        }
-        // The defaults of a public server are no wish of its operator.
+    fn limits_of_a_public_server_stay_off_where_the_kernel_tells_no_addresses() {
         let public = config(&["public.domain=push.example", "tls.cert=c", "tls.key=k"]);
-        assert!(rules(&public, 1, || Ok(true)).unwrap().need_addresses());
-        assert!(!rules(&public, 1, older).unwrap().need_addresses());
+        assert!(rules(&public, 1, true).need_addresses());
+        assert!(!rules(&public, 1, false).need_addresses());
     }
 
     #[test]

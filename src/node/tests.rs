@@ -5,6 +5,7 @@ mod disk;
 mod drain;
 pub(crate) mod events;
 mod health;
+mod host;
 mod keys;
 mod public;
 mod replay;
@@ -430,16 +431,6 @@ fn a_corrupt_ledger_is_refused_with_its_file() {
     let (said, code) = refusal(&config(dir.path(), &[]));
     assert!(said.contains("ledger/shard-0-00000000.log"), "{said}");
     assert_eq!(code, status::DAMAGED);
-}
-
-#[test]
-fn a_kernel_without_io_uring_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let surroundings = Environment { probe: || Err(ProbeError::Forbidden), ..Environment::default() };
-    let fault = start_with(&config(dir.path(), &[]), surroundings).err().expect("must be refused");
-    assert!(fault.to_string().starts_with("io_uring is forbidden here: set sysctl kernel.io_uring_disabled=0"));
-    assert_eq!(fault.status(), status::UNAVAILABLE);
-    assert!(!dir.path().join("lock").exists(), "nothing was touched");
 }
 
 #[test]

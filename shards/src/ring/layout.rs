@@ -32,13 +32,26 @@ impl PlaneConfig {
             let middle = low + (table - low) / 2;
             if accept_limit(middle, backlog) >= share { table = middle } else { low = middle + 1 }
         }
-        PlaneConfig { rings: rings as u16, table: table.min(table_max), sq: 1_024, cq: 8_192 }
+        PlaneConfig { rings: rings as u16, table: table.min(table_max), sq: SUBMISSIONS, cq: COMPLETIONS }
     }
 
     /// Bits of a slot that are the direct descriptor.
     pub(crate) fn shift(&self) -> u32 {
         self.table.next_power_of_two().trailing_zeros()
     }
+}
+
+/// Entries of the queues of a ring.
+const SUBMISSIONS: u32 = 1_024;
+const COMPLETIONS: u32 = 8_192;
+
+/// Memory of the kernel for the queues of one ring, in bytes: entries of 64 bytes in pages of their own, completions of
+/// 16, an index of 4 for each submission, and a head.
+pub const RING_BYTES: u64 =
+    whole_pages(64 * SUBMISSIONS as u64) + whole_pages(16 * COMPLETIONS as u64 + 4 * SUBMISSIONS as u64 + 256);
+
+const fn whole_pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4_096)
 }
 
 /// Returns the number of rings of one shard with `connections_max`, and the slots of each table, when the limit on

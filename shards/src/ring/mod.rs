@@ -30,10 +30,10 @@ mod uring;
 #[cfg(test)]
 mod tests;
 
-pub use layout::tables;
+pub use layout::{RING_BYTES, tables};
 pub use listen::{ListenError, WEBSOCKET_BUFFERS, listen, local_address, steer};
 pub use memory::give_memory_back;
-pub use probe::{MEMLOCK_MIN, ProbeError, nofile_limit, probe, raise_limits, takes_sockets_out, tells_peers};
+pub use probe::{ProbeError, nofile_limit, probe, raise_limits, takes_sockets_out, tells_peers};
 
 pub(crate) use arena::{ArenaSpan, SpanSize};
 pub(crate) use conn_buffers::{ConnBufferPool, SocketMove};

@@ -19,7 +19,8 @@ pub enum ProbeError {
     NotBuiltIn,
     /// A needed flag or operation; the kernel release and what is missing.
     TooOld(&'static str),
-    /// A limit on locked memory below [`MEMLOCK_MIN`], or ENOMEM of io_uring_setup or a registration.
+    /// ENOMEM of io_uring_setup or a registration. The kernel counts rings against the limit on locked memory (Linux
+    /// 6.14), unless the process has CAP_IPC_LOCK.
     Memlock {
         /// `RLIMIT_MEMLOCK` in bytes; `u64::MAX` is no limit.
         limit: u64,
@@ -32,26 +33,19 @@ pub enum ProbeError {
 impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProbeError::Forbidden => f.write_str(
-                "io_uring is forbidden here: set sysctl kernel.io_uring_disabled=0 and, in a container, run with \
-                 the seccomp profile of tuning/ (default profiles block io_uring)",
-            ),
-            ProbeError::NotBuiltIn => {
-                f.write_str("this kernel has no io_uring: run on Linux 6.1 or newer with CONFIG_IO_URING")
-            }
+            ProbeError::Forbidden => f.write_str("io_uring is forbidden here; see `murre doctor`"),
+            ProbeError::NotBuiltIn => f.write_str("io_uring is not here; see `murre doctor`"),
             ProbeError::TooOld(what) => {
-                write!(f, "this kernel's io_uring lacks {what}: run on Linux 6.1 or newer (6.4 has everything)")
+                write!(f, "io_uring lacks {what} here: run on Linux 6.1 or newer (6.4 has everything)")
             }
-            ProbeError::Memlock { limit } if *limit < MEMLOCK_MIN => write!(
+            ProbeError::Memlock { limit: u64::MAX } => {
+                f.write_str("no memory is left for an io_uring ring; raise the memory limit of the control group")
+            }
+            ProbeError::Memlock { limit } => write!(
                 f,
-                "cannot set up io_uring: locked memory is limited to {} KiB, and a shard needs {} KiB; set \
-                 LimitMEMLOCK=infinity (ulimit -l unlimited)",
-                limit >> 10,
-                MEMLOCK_MIN >> 10
-            ),
-            ProbeError::Memlock { .. } => f.write_str(
-                "cannot set up io_uring: no memory is left to lock; set LimitMEMLOCK=infinity (ulimit -l unlimited) and \
-                 raise the memory limit of the control group",
+                "no memory is left for an io_uring ring: locked memory is limited to {} KiB, which all processes of a \
+                 user share; set LimitMEMLOCK=infinity (ulimit -l unlimited)",
+                limit >> 10
             ),
             ProbeError::NoDescriptors => f.write_str("no file descriptor is left: raise LimitNOFILE (ulimit -n)"),
             ProbeError::Other(error) => write!(f, "cannot set up io_uring: {error}; try `murre doctor`"),
@@ -75,15 +69,8 @@ impl ProbeError {
     }
 }
 
-/// Locked memory in bytes below which the executor of a shard does not start. Capabilities do not change that.
-pub const MEMLOCK_MIN: u64 = 512 << 10;
-
-/// Tries what the rings need: locked memory, setup flags, a sparse table, an eventfd, and every operation.
+/// Tries what the rings need: setup flags, a sparse table, an eventfd, and every operation.
 pub fn probe() -> Result<(), ProbeError> {
-    let memlock = limit(libc::RLIMIT_MEMLOCK).rlim_max;
-    if memlock < MEMLOCK_MIN {
-        return Err(ProbeError::Memlock { limit: memlock });
-    }
     let ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -164,8 +151,8 @@ pub fn nofile_limit() -> u64 {
     limit(libc::RLIMIT_NOFILE).rlim_cur
 }
 
-/// Raises the soft limits to the hard ones: that on descriptors caps every table, and executors start by that on locked
-/// memory. Returns the limit on descriptors.
+/// Raises the soft limits to the hard ones: that on descriptors caps every table, and that on locked memory the rings.
+/// Returns the limit on descriptors.
 pub fn raise_limits() -> u64 {
     raise(libc::RLIMIT_NOFILE);
     raise(libc::RLIMIT_MEMLOCK);
@@ -208,10 +195,9 @@ mod tests {
     #[test]
     fn every_refusal_says_what_to_do() {
         let cases = [
-            (libc::EPERM, "kernel.io_uring_disabled"),
-            (libc::ENOSYS, "Linux 6.1"),
+            (libc::EPERM, "murre doctor"),
+            (libc::ENOSYS, "murre doctor"),
             (libc::EINVAL, "Linux 6.1"),
-            (libc::ENOMEM, "LimitMEMLOCK"),
             (libc::EMFILE, "LimitNOFILE"),
             (libc::EIO, "murre doctor"),
         ];
@@ -225,10 +211,10 @@ mod tests {
     fn a_limit_on_locked_memory_is_named_and_no_error_is_a_success() {
         let text = ProbeError::Memlock { limit: 64 << 10 }.to_string();
         assert!(text.contains("locked memory is limited to 64 KiB"), "{text}");
+        assert!(text.contains("LimitMEMLOCK"), "{text}");
         let text = ProbeError::Memlock { limit: u64::MAX }.to_string();
-        assert!(text.contains("no memory is left to lock") && !text.contains("limited to"), "{text}");
-        // The text of an executor has no errno.
-        let text = ProbeError::of(&io::Error::other("the executor's own words")).to_string();
-        assert!(text.contains("the executor's own words"), "{text}");
+        assert!(text.contains("no memory is left") && !text.contains("limited to"), "{text}");
+        let text = ProbeError::of(&io::Error::other("words of its own")).to_string();
+        assert!(text.contains("words of its own"), "{text}");
     }
 }

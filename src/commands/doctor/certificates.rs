@@ -1,11 +1,11 @@
 //! Judges the certificates of the TLS listeners.
 
-use tls::Certificate;
+use tls::{Certificate, MARKED_AS_AUTHORITY};
 
 use super::chain::{self, Known};
-use super::checks::{Finding, Verdict};
 use crate::config::{Config, Pair, UnknownName};
-use crate::control_plane::Validity;
+use crate::control_plane::{Validity, is_of_authority};
+use crate::host::{Finding, Verdict};
 use crate::node::ordered;
 
 /// Returns one finding for each certificate of this configuration.
@@ -68,6 +68,10 @@ fn judge((cert, key): &Pair<'_>, needs_names: bool, known: &Known) -> Finding {
                 let why = "the certificate expired: clients refuse it".to_owned();
                 return finding(found, Verdict::Warn, why, vec![look, "systemctl reload murre   # after".to_owned()]);
             }
+            if is_of_authority(certificate.der()) {
+                let why = format!("clients such as other nodes and `murre probe` refuse it: {MARKED_AS_AUTHORITY}");
+                return finding(found, Verdict::Warn, why, vec![look]);
+            }
             if needs_names && !has_names {
                 let why = "the certificate has no DNS name: clients that ask for a name do not get it".to_owned();
                 let default = "tls.unknown_name = \"default\"   # or a certificate with its names".to_owned();
@@ -97,6 +101,16 @@ mod tests {
         let found = examine(&Config::load(&Sources { sets, ..Sources::default() }).unwrap());
         assert_eq!((found.len(), found[0].verdict), (1, Verdict::Fail));
         assert!(found[0].why.starts_with("cannot look for the certificate "), "{found:?}");
+    }
+
+    #[test]
+    fn a_certificate_that_is_marked_as_an_authority_is_told() {
+        let papers = TestCertificates::self_signed("a.example", true);
+        let found = judge(&(&papers.cert(), &papers.key()), true, &Known::of_this_host());
+        assert_eq!(found.verdict, Verdict::Warn);
+        assert!(found.why.contains("CA:TRUE") && found.why.contains("basicConstraints=critical,CA:FALSE"), "{found:?}");
+        let papers = TestCertificates::self_signed("a.example", false);
+        assert_eq!(judge(&(&papers.cert(), &papers.key()), true, &Known::of_this_host()).verdict, Verdict::Good);
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use protocol::wire::url::Origin;
 
-use super::checks::{Finding, Verdict};
-use super::finding::good;
 use crate::config::Config;
+use crate::host::{Finding, Verdict, good};
 use crate::node::is_loopback;
 
 /// Judges the port. `None`: endpoint URLs lead to this host only, or no setting says where they lead.

@@ -3,8 +3,8 @@
 
 use std::io;
 
-use super::checks::{Finding, Verdict};
 use crate::config::{Config, Hibernate};
+use crate::host::{Finding, Verdict};
 use crate::node::{DataDir, HibernationNote, listen_ports, tables_in_the_way, try_hibernation};
 use hibernate::{LeftTable, Unfit};
 
@@ -70,8 +70,8 @@ fn judge(settings: &Hibernate, result: Result<(), Unfit>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::runs_here;
     use crate::config::Sources;
+    use crate::host::runs_here;
 
     fn config(settings: &[&str]) -> Config {
         let sets = settings.iter().map(|text| (*text).to_owned()).collect();

@@ -9,8 +9,8 @@ use protocol::wire::url::{HttpUrl, Origin};
 
 use super::Failure;
 use crate::client::stream::Trust;
-use crate::commands::doctor::checks::Verdict;
 use crate::control_plane::Validity;
+use crate::host::Verdict;
 
 /// One demand, judged.
 #[derive(Debug, PartialEq, Eq)]

@@ -28,6 +28,20 @@ impl TestCertificates {
         papers
     }
 
+    /// One that signed itself, and is its own authority, marked as one or not.
+    pub(crate) fn self_signed(name: &str, is_marked: bool) -> TestCertificates {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.is_ca = if is_marked { IsCa::Ca(BasicConstraints::Unconstrained) } else { IsCa::ExplicitNoCa };
+        let key = KeyPair::generate().unwrap();
+        let own = params.self_signed(&key).unwrap();
+        let papers = TestCertificates { dir: tempfile::tempdir().unwrap() };
+        for file in [papers.ca(), papers.cert()] {
+            std::fs::write(file, pem("CERTIFICATE", own.der())).unwrap();
+        }
+        std::fs::write(papers.key(), pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        papers
+    }
+
     pub(crate) fn ca(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }

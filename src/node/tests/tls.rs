@@ -55,6 +55,22 @@ fn wait_for(running: &RunningNode, name: &str, wanted: u64) {
     }
 }
 
+/// `openssl req -x509` marks its certificates as those of authorities, unless it is told not to.
+#[test]
+fn a_certificate_that_signed_itself_is_taken_without_the_mark_of_an_authority_and_refused_with_advice() {
+    for is_marked in [false, true] {
+        let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::self_signed("127.0.0.1", is_marked));
+        let log = events::Log::default();
+        let running = log.of("warn", || start(&with(dir.path(), &papers)).unwrap());
+        assert_eq!(log.text().contains("certificate of an authority found"), is_marked, "{}", log.text());
+        let connected = agent(&running, &papers);
+        let said = connected.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(said.contains("make it again with -addext basicConstraints=critical,CA:FALSE"), is_marked, "{said}");
+        assert_eq!(said.is_empty(), !is_marked, "{said}");
+        running.stop().unwrap();
+    }
+}
+
 #[test]
 fn messages_of_every_size_make_the_whole_way_over_tls() {
     let (dir, papers) = (tempfile::tempdir().unwrap(), TestCertificates::of(&["localhost", "127.0.0.1"]));

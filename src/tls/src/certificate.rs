@@ -10,6 +10,7 @@ use rustls::pki_types::pem::{Error, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{CertificateError, OtherError};
 use webpki::EndEntityCert;
 
 /// A setting that names a file: the name of the setting and the file.
@@ -77,6 +78,21 @@ impl Certificate {
 
     fn own(&self) -> &CertificateDer<'static> {
         &self.key.cert[0]
+    }
+}
+
+/// Advice about a certificate that is marked as that of an authority.
+pub const MARKED_AS_AUTHORITY: &str = "it is marked as the certificate of an authority (CA:TRUE), as `openssl req \
+     -x509` makes it by default, and not as that of a server; make it again with -addext \
+     basicConstraints=critical,CA:FALSE and -addext subjectAltName=DNS:NAME";
+
+/// Reason for which a certificate is not trusted, with what to do where the words of rustls do not say it.
+pub fn distrust(why: &CertificateError) -> String {
+    let is_authority =
+        |error: &OtherError| matches!(error.0.downcast_ref::<webpki::Error>(), Some(webpki::Error::CaUsedAsEndEntity));
+    match why {
+        CertificateError::Other(error) if is_authority(error) => MARKED_AS_AUTHORITY.to_owned(),
+        why => why.to_string(),
     }
 }
 

@@ -25,7 +25,7 @@ mod table;
 mod tickets;
 
 pub use authorities::Authorities;
-pub use certificate::{Certificate, Setting, Unusable};
+pub use certificate::{Certificate, MARKED_AS_AUTHORITY, Setting, Unusable, distrust};
 pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};
 pub use first::First;

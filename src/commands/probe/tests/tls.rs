@@ -10,9 +10,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 use super::{Args, PATIENCE, Step, check, public};
-use crate::commands::doctor::checks::Verdict;
 use crate::config::{Config, Sources};
 use crate::control_plane::tests::certificates::TestCertificates;
+use crate::host::Verdict;
 use crate::node;
 
 fn acceptor(papers: &TestCertificates) -> TlsAcceptor {

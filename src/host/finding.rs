@@ -1,22 +1,12 @@
 //! Findings about a host, and the settings that the scripts of `tuning/` change.
 
-/// Intended use of the host.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    pub connections: u64,
-    /// `shards.backlog`.
-    pub backlog: u64,
-    /// Number of shards by `shards.count` and `shards.cores`; `None`: one for each CPU of this process.
-    pub shards: Option<u64>,
-    /// `shards.steer` is `cpu`.
-    pub steer: bool,
-}
+use super::facts::Facts;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
-    /// murre starts, but is slower or holds fewer connections than intended.
+    /// murre starts, but is slower, holds fewer connections or does less than intended.
     Warn,
     /// murre does not start.
     Fail,
@@ -47,6 +37,15 @@ pub struct Finding {
     pub mend: Vec<String>,
 }
 
+impl Finding {
+    /// One sentence for a log: the fact, its consequence, and the first command that fixes it.
+    pub fn sentence(&self) -> String {
+        let Finding { what, found, why, mend, .. } = self;
+        let command = mend.first().map_or_else(String::new, |command| format!("; {command}"));
+        format!("{what}: {found}: {why}{command}")
+    }
+}
+
 /// A kernel setting that the scripts of `tuning/` change, judged.
 #[derive(Debug)]
 pub struct Sysctl {
@@ -69,6 +68,14 @@ impl Sysctl {
         Sysctl { name, found: found.map(number), wanted: format!(">= {min}"), good, value: min.to_string(), why }
     }
 
+    /// A setting of the whole host cannot be seen in another network namespace, where it is no fault of the process.
+    pub(super) fn of_the_host(self, facts: &Facts) -> Sysctl {
+        if !facts.hides_host_network() {
+            return self;
+        }
+        Sysctl { found: Some("not to be seen in this network namespace".into()), good: true, ..self }
+    }
+
     pub(super) fn finding(self) -> Finding {
         let Sysctl { name: what, found, wanted, good: is_good, value, why } = self;
         let setting = what.split(' ').next().unwrap_or(what);
@@ -86,7 +93,8 @@ impl Sysctl {
 /// The ports of `murre serve` when nothing is configured.
 pub(super) const PORTS: (u64, u64) = (8080, 8083);
 
-pub(super) fn good(what: &'static str, found: String, wanted: String) -> Finding {
+/// A finding with which all is well.
+pub fn good(what: &'static str, found: String, wanted: String) -> Finding {
     Finding { what, found, wanted, verdict: Verdict::Good, why: String::new(), mend: Vec::new() }
 }
 

@@ -1,12 +1,15 @@
-//! Facts about this host, read from kernel files below a root directory. Every fact can be missing:
-//! old kernels and containers hide some.
+//! Facts about this host: read from kernel files below a root directory, and found by trials. Every fact can be
+//! missing: old kernels and containers hide some, and there are no trials for another host.
 
 use std::fs;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use shards::ring::ProbeError;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use shards::ring::{self, ProbeError};
 
-/// Everything `doctor` looks at.
+/// Everything by which a host is judged.
 #[derive(Debug, Default)]
 pub struct Facts {
     /// `/proc/sys/kernel/osrelease`, unparsed.
@@ -15,8 +18,16 @@ pub struct Facts {
     pub kernel: Option<(u32, u32)>,
     /// `kernel.io_uring_disabled` (since 6.6): 0 allows every process, 1 a group, 2 none.
     pub io_uring_disabled: Option<u64>,
-    /// Result of setting up a ring as a shard does; `None` when it was not tried.
+    /// Result of setting up a ring as a shard does; `None` when it was not tried. The same of the other trials.
     pub ring: Option<Result<(), ProbeError>>,
+    /// The kernel tells the address of a direct descriptor's peer.
+    pub tells_peers: Option<bool>,
+    /// The kernel gives an ordinary descriptor of a direct one.
+    pub takes_sockets_out: Option<bool>,
+    /// A socket can be bound to `[::]`.
+    pub ipv6: Option<bool>,
+    /// Name of the file system in memory that has the data directory; `None`: another one, or it is not known.
+    pub data_in_memory: Option<&'static str>,
     /// `Seccomp` of `/proc/self/status`: 0 off, 1 strict, 2 filter.
     pub seccomp: Option<u64>,
     /// `CapEff` of `/proc/self/status`.
@@ -54,8 +65,24 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads the facts below `root`; `try_ring` sets up one small ring and closes it.
-    pub fn read(root: &Path, try_ring: bool) -> Facts {
+    /// Reads the facts about the host of this process, and tries what only a trial shows. `data_dir` may not be there
+    /// yet.
+    pub fn here(data_dir: &Path) -> Facts {
+        let ring = ring::probe();
+        let is_there = ring.is_ok();
+        let tried = |trial: fn() -> Result<bool, ProbeError>| is_there.then(|| trial().ok()).flatten();
+        Facts {
+            tells_peers: tried(ring::tells_peers),
+            takes_sockets_out: tried(ring::takes_sockets_out),
+            ring: Some(ring),
+            ipv6: Some(has_ipv6()),
+            data_in_memory: memory_file_system(data_dir),
+            ..Facts::read(Path::new("/"))
+        }
+    }
+
+    /// Reads the facts below `root`, which may be a copy of another host's files. Tries nothing.
+    pub fn read(root: &Path) -> Facts {
         let files = Files { root };
         let release = files.text("proc/sys/kernel/osrelease");
         let status = files.text("proc/self/status").unwrap_or_default();
@@ -65,7 +92,6 @@ impl Facts {
             kernel: release.as_deref().and_then(version),
             release,
             io_uring_disabled: files.number("proc/sys/kernel/io_uring_disabled"),
-            ring: try_ring.then(shards::ring::probe),
             seccomp: field(&status, "Seccomp").and_then(|v| v.parse().ok()),
             capabilities: field(&status, "CapEff").and_then(|v| u64::from_str_radix(v, 16).ok()),
             cpus: field(&status, "Cpus_allowed_list").and_then(count_list),
@@ -85,7 +111,34 @@ impl Facts {
             conntrack_max: files.number("proc/sys/net/netfilter/nf_conntrack_max"),
             memory: files.text("proc/meminfo").and_then(|t| kilobytes(field(&t, "MemTotal")?)),
             memory_limit: groups.memory_limit(&files),
+            ..Facts::default()
         }
+    }
+
+    /// Returns true if this is a network namespace in which the settings of the whole host are not to be seen.
+    pub fn hides_host_network(&self) -> bool {
+        self.somaxconn.is_some() && self.tcp_mem_pages.is_none() && self.device_backlog.is_none()
+    }
+}
+
+/// Returns false if this host or process has no IPv6: the kernel lacks it, or a filter refuses it.
+pub fn has_ipv6() -> bool {
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let bound = socket.and_then(|socket| bind(&socket, &any));
+    // Any other fault, such as a lack of descriptors, says nothing of IPv6.
+    !matches!(bound, Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
+}
+
+/// Returns the name of the file system in memory that has this path, or will have it.
+fn memory_file_system(path: &Path) -> Option<&'static str> {
+    let path = std::path::absolute(path).ok()?;
+    let found = path.ancestors().find_map(|path| rustix::fs::statfs(path).ok())?;
+    // A magic number has 32 bits; the width and sign of the field depend on the machine.
+    match found.f_type as u32 {
+        0x0102_1994 => Some("tmpfs"),
+        0x8584_58f6 => Some("ramfs"),
+        _ => None,
     }
 }
 

@@ -1,23 +1,23 @@
 //! Sockets, ports and connection tracking.
 
-use super::super::facts::Facts;
-use super::super::finding::{Finding, PORTS, Sysctl, Verdict, Wanted, dotted, good};
-use crate::node::KERNEL_STEERS;
+use super::facts::Facts;
+use super::finding::{Finding, PORTS, Sysctl, Verdict, good};
+use super::needs::Needs;
 
-pub(super) fn somaxconn(facts: &Facts, wanted: Wanted) -> Sysctl {
+pub(super) fn somaxconn(facts: &Facts, needs: Needs) -> Sysctl {
     Sysctl::least(
         "net.core.somaxconn",
         facts.somaxconn,
-        wanted.backlog,
+        needs.backlog,
         "it caps shards.backlog, the accept queue of every listener: a crowd that reconnects waits a second and more",
     )
 }
 
-pub(super) fn syn_backlog(facts: &Facts, wanted: Wanted) -> Sysctl {
+pub(super) fn syn_backlog(facts: &Facts, needs: Needs) -> Sysctl {
     Sysctl::least(
         "net.ipv4.tcp_max_syn_backlog",
         facts.syn_backlog,
-        wanted.backlog.max(SYN_BACKLOG_MIN),
+        needs.backlog.max(SYN_BACKLOG_MIN),
         "half-open connections beyond it fall back to SYN cookies when a crowd reconnects",
     )
 }
@@ -32,25 +32,7 @@ pub(super) fn device_backlog(facts: &Facts) -> Sysctl {
         16_384,
         "packets handed to another CPU queue here, and are dropped beyond it",
     )
-}
-
-/// Checks that the kernel gives a new connection to the listener of its CPU. `None` without `shards.steer = cpu`.
-pub(super) fn steering(facts: &Facts, wanted: Wanted) -> Option<Finding> {
-    let what = "shards.steer";
-    let text = format!("kernel >= {}", dotted(KERNEL_STEERS));
-    let found = "cpu".to_owned();
-    match (wanted.steer, facts.kernel) {
-        (false, _) => None,
-        (true, Some(version)) if version < KERNEL_STEERS => Some(Finding {
-            what,
-            found,
-            wanted: text,
-            verdict: Verdict::Warn,
-            why: "this kernel ignores SO_INCOMING_CPU among listeners of one port: connections go to any shard".into(),
-            mend: vec!["murre serve --set shards.steer=off   # or a newer kernel".into()],
-        }),
-        (true, _) => Some(good(what, found, text)),
-    }
+    .of_the_host(facts)
 }
 
 /// The range of ports where it is out of reach of those of murre, otherwise the ports that are reserved in it.
@@ -89,15 +71,15 @@ fn is_reserved(list: &str, port: u64) -> bool {
     })
 }
 
-pub(super) fn conntrack_max(facts: &Facts, wanted: Wanted) -> Sysctl {
-    let least = wanted.connections + wanted.connections / 4;
+pub(super) fn conntrack_max(facts: &Facts, needs: Needs) -> Sysctl {
+    let least = needs.connections + needs.connections / 4;
     let why = "the firewall tracks connections if any rule is stateful: at the limit it drops new ones";
     let limit = Sysctl::least("net.netfilter.nf_conntrack_max", facts.conntrack_max, least, why);
     Sysctl { wanted: format!("{}, better NOTRACK", limit.wanted), ..limit }
 }
 
-pub(super) fn conntrack(facts: &Facts, wanted: Wanted) -> Finding {
-    let limit = conntrack_max(facts, wanted);
+pub(super) fn conntrack(facts: &Facts, needs: Needs) -> Finding {
+    let limit = conntrack_max(facts, needs);
     if limit.found.is_none() {
         return good(limit.name, "not loaded".into(), "not loaded, or NOTRACK".into());
     }
@@ -111,9 +93,9 @@ pub(super) fn conntrack(facts: &Facts, wanted: Wanted) -> Finding {
 }
 
 /// Only the last of the three numbers is a wall, so only it is judged, and none is ever lowered.
-pub(super) fn tcp_memory(facts: &Facts, wanted: Wanted) -> Sysctl {
+pub(super) fn tcp_memory(facts: &Facts, needs: Needs) -> Sysctl {
     // Idle sockets hold no pages; a tenth of them busy with four pages each is a storm.
-    let least = (wanted.connections / 10 * 4).max(65_536);
+    let least = (needs.connections / 10 * 4).max(65_536);
     let [low, pressure, high] = facts.tcp_mem_pages.unwrap_or_default();
     let (low, pressure) = (low.max(least / 3), pressure.max(least * 2 / 3));
     Sysctl {
@@ -124,4 +106,28 @@ pub(super) fn tcp_memory(facts: &Facts, wanted: Wanted) -> Sysctl {
         value: format!("{low} {pressure} {}", high.max(least)),
         why: "at the limit the kernel drops segments of every socket",
     }
+    .of_the_host(facts)
+}
+
+/// Judges the addresses of the listeners. `None`: it is not known.
+pub(super) fn ipv6(facts: &Facts, needs: Needs) -> Option<Finding> {
+    let what = "IPv6";
+    let is_there = facts.ipv6?;
+    let wanted = match needs.ipv6 {
+        Some((key, address)) => format!("{key} = {address}"),
+        None => "not needed: defaults listen on what is there".to_owned(),
+    };
+    if is_there || needs.ipv6.is_none() {
+        return Some(good(what, if is_there { "there" } else { "not there" }.to_owned(), wanted));
+    }
+    Some(Finding {
+        verdict: Verdict::Fail,
+        why: "the kernel, or a filter of this process, has no IPv6, and a listener needs it".into(),
+        mend: vec![
+            "murre serve   # with addresses of IPv4 only".into(),
+            "systemctl edit murre   # RestrictAddressFamilies= with AF_INET6; on the host, without ipv6.disable=1"
+                .into(),
+        ],
+        ..good(what, "not there".into(), wanted)
+    })
 }
