@@ -59,10 +59,10 @@ fn a_server_needs_locked_memory_for_its_rings_and_names_the_limit_that_is_too_lo
     for port in ["--websocket", "--endpoint", "--node", "--admin"] {
         command.args([port, "127.0.0.1:0"]);
     }
-    let output = command.args(["--shards", "1"]).stdin(Stdio::null()).output().unwrap();
+    let output = command.args(["--shards", "1", "--max-connections", "1000"]).stdin(Stdio::null()).output().unwrap();
     let sentence = refused(&output);
     assert!(sentence.contains("locked memory (hard): 263 KiB: "), "{sentence}");
-    assert!(sentence.contains("those of 1 shards are 264 KiB; systemctl edit murre"), "{sentence}");
+    assert!(sentence.contains("those of this server are 264 KiB; systemctl edit murre"), "{sentence}");
     assert_eq!(output.status.code(), Some(69), "{sentence}");
     assert!(!directory.path().join("data").exists());
 }
@@ -74,7 +74,8 @@ fn started(data: &Path) -> Server {
 fn started_by(mut command: Vec<String>, data: &Path) -> Server {
     command.extend([SERVER.to_owned(), "serve".into()]);
     let sets = ["--set", "delivery.ledger_bytes=4MiB", "--set", "drain.delay=0"];
-    let arguments = ["--shards", "1"].iter().chain(&sets).map(|text| (*text).to_owned()).collect();
+    let arguments =
+        ["--shards", "1", "--max-connections", "1000"].iter().chain(&sets).map(|text| (*text).to_owned()).collect();
     Server::start(Options { command, arguments, patience: Duration::from_secs(60) }, data).unwrap()
 }
 

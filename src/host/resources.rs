@@ -62,7 +62,7 @@ pub(super) fn locked_memory(facts: &Facts, needs: Needs) -> Finding {
     let (verdict, why) = if limit < least {
         (
             Verdict::Fail,
-            format!("the kernel counts rings as locked memory: those of {shards} shards are {}", bytes(least)),
+            format!("the kernel counts rings as locked memory, and those of this server are {}", bytes(least)),
         )
     } else {
         (
