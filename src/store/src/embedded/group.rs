@@ -21,8 +21,9 @@ use machine::{StoreError, StoreOp, StoreReply};
 
 use super::database::Database;
 use super::query;
+use super::record::Record;
 use super::room::Room;
-use super::rows::{self, ChannelRow, Record};
+use super::rows::{self, ChannelRow};
 use super::stats::StoreStats;
 
 /// Reason for which an operation of a group was not done.

@@ -23,7 +23,8 @@ use super::group::cleanup::CleanupOp;
 use super::mail::CommitterMail;
 use super::query;
 use super::room::{LEVEL_0_TABLES_MAX, Room, Told};
-use super::rows::{self, Record};
+use super::record::Record;
+use super::rows;
 use super::store_status::StoreStatus;
 use crate::idle;
 

@@ -15,7 +15,8 @@ use machine::ids::{Chid, Clock, KeyDigest};
 
 use super::database::Database;
 use super::error::{Cause, StoreOpenError};
-use super::rows::{self, ChannelRow, Record};
+use super::record::Record;
+use super::rows::{self, ChannelRow};
 
 const OLD_FORMAT: u8 = 1;
 const OLD_HEAD_BYTES: usize = 32;

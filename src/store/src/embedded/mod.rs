@@ -28,6 +28,7 @@ mod pacing;
 mod port;
 mod query;
 mod reader;
+mod record;
 mod room;
 mod rows;
 mod salvage;

@@ -13,7 +13,8 @@ use machine::time::UnixSeconds;
 use machine::{Page, RowKey, StoreOp, StoreReply};
 
 use super::database::Database;
-use super::rows::{self, ChannelRow, Record};
+use super::record::Record;
+use super::rows::{self, ChannelRow};
 
 /// Rows that are skipped before the iterator is made anew, so that no old version of the tree is held for long.
 const SKIPS_PER_ITERATOR: usize = 1_024;

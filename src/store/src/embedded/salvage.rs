@@ -24,7 +24,8 @@ use super::directory::{format_of, take_lock};
 use super::error::StoreOpenError;
 use super::group::Numbers;
 use super::migration::OldRecord;
-use super::rows::{self, ChannelRow, Record};
+use super::record::{self, Record};
+use super::rows::{self, ChannelRow};
 use super::{journal, query};
 
 /// Places of keyspaces in [`KEYSPACES`].
@@ -150,7 +151,7 @@ impl Restore<'_> {
         let mut value = value.to_vec();
         if nth == 0 {
             // The write that set the mark may be lost.
-            rows::set_mark(&mut value);
+            record::set_mark(&mut value);
         }
         self.target.put(nth, key, &value)
     }

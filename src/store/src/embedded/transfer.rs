@@ -15,7 +15,8 @@ use super::error::{Cause, StoreOpenError};
 use super::group::load::Load;
 use super::mail::CommitterMail;
 use super::query;
-use super::rows::{self, Record};
+use super::record::Record;
+use super::rows;
 use super::store::Embedded;
 use crate::transfer::{BlockingPort, Listed, Transfer, TransferFault, WholeUser, refused};
 

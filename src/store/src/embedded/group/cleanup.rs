@@ -8,7 +8,8 @@ use machine::time::UnixSeconds;
 use super::removal::REMOVAL_ROWS_MAX;
 use super::{Group, WriteError};
 use crate::embedded::query;
-use crate::embedded::rows::{self, Record};
+use crate::embedded::record::Record;
+use crate::embedded::rows;
 use crate::idle;
 
 /// Channels and rows that one mail about idle users removes. A user has at most `limits::CHANNELS_MAX` channels, and

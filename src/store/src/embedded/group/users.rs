@@ -9,8 +9,9 @@ use machine::upstream::Bridged;
 
 use super::{Group, Pending, WriteError};
 use crate::embedded::query;
+use crate::embedded::record::Record;
 use crate::embedded::room::Room;
-use crate::embedded::rows::{ChannelRow, Record};
+use crate::embedded::rows::ChannelRow;
 
 impl Group<'_> {
     pub(super) fn touch(&mut self, uaid: Uaid, seen: UnixSeconds) -> Result<StoreReply, WriteError> {

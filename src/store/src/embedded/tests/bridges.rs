@@ -66,15 +66,15 @@ fn a_directory_without_bridges_is_read_as_it_is() {
 
 #[test]
 fn a_record_whose_bridge_cannot_be_read_is_no_record() {
-    let mut record = rows::Record::new();
+    let mut record = record::Record::new();
     record.set_bridge(&bridged(10));
-    assert!(rows::Record::parse(record.as_bytes()).is_some());
+    assert!(record::Record::parse(record.as_bytes()).is_some());
     let mut bytes = record.as_bytes().to_vec();
     let kind = 36 + 16;
     bytes[kind] = 9;
-    assert!(rows::Record::parse(&bytes).is_none(), "a service of a later version");
+    assert!(record::Record::parse(&bytes).is_none(), "a service of a later version");
     for length in 0..record.as_bytes().len() {
-        assert!(rows::Record::parse(&record.as_bytes()[..length]).is_none(), "{length} bytes");
+        assert!(record::Record::parse(&record.as_bytes()[..length]).is_none(), "{length} bytes");
     }
 }
 
