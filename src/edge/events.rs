@@ -235,7 +235,8 @@ mod tests {
         use machine::AckUpdate;
         use machine::ids::{Chid, Uaid};
         let ack = || AckUpdate { stamp: Default::default(), chid: Chid([1; 16]), topic: None, code: 100 };
-        let register = || -> Command { SessionCommand::Register { chid: Chid([1; 16]), key: None }.into() };
+        let register =
+            || -> Command { SessionCommand::Register { chid: Chid([1; 16]), key: None, caller: None }.into() };
         let seen = |counts: Counts| (counts.acks(), counts.registers(), counts.nacks());
         let mut counts = Counts::default();
         counts.take(&SessionCommand::Ack(vec![ack(), ack()]).into());

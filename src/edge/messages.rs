@@ -77,7 +77,7 @@ impl PushEdge {
                     });
                     return MessageAction::Answered;
                 }
-                SessionCommand::Register { chid: Chid(chid), key: checked.flatten() }
+                SessionCommand::Register { chid: Chid(chid), key: checked.flatten(), caller: None }
             }
             ClientMessage::Unregister { channel, code } => SessionCommand::Unregister { chid: Chid(channel), code },
             ClientMessage::Ack(acks) => match self.open_acks(&acks) {

@@ -122,7 +122,7 @@ impl PushEdge {
     ) -> Result<RegistrationCall, Reply> {
         let device = too_large.and_then(|()| self.read_device(draft)).map_err(Reply::Fault)?;
         let channel = self.read_channel(&draft.body).map_err(Reply::Fault)?;
-        Ok(RegistrationCall::Create { device, channel })
+        Ok(RegistrationCall::Create { device, channel, caller: None })
     }
 
     fn read_device(&self, draft: &RegistrationDraft) -> Result<Option<Device>, ApiError> {

@@ -1,6 +1,8 @@
 //! User agents: what they would do, and the ways in which they misbehave.
 
-use machine::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
+use std::num::NonZeroU64;
+
+use machine::ids::{CallerAddress, Chid, KeyDigest, Origin, Stamp, Uaid};
 use machine::message::Urgency;
 use machine::simplepush::{Mode, WakeData};
 use machine::{
@@ -130,7 +132,9 @@ impl World {
         if !self.calm && self.rng.clients.permille(200) {
             // Commands that an eager user agent sends before its hello is answered must survive a move.
             let early = self.wish(index);
-            self.sockets[id].inbox.push_back(SessionCommand::Register { chid: early, key: None }.into());
+            self.sockets[id]
+                .inbox
+                .push_back(SessionCommand::Register { chid: early, key: None, caller: caller(index) }.into());
         }
     }
 
@@ -178,13 +182,18 @@ impl World {
             }
             let (chid, socket) = (self.wish(index), &mut self.sockets[id]);
             if socket.ready && socket.inbox.is_empty() {
-                socket.inbox.push_back(SessionCommand::Register { chid, key: None }.into());
+                socket.inbox.push_back(SessionCommand::Register { chid, key: None, caller: caller(index) }.into());
             }
             return;
         }
         let command: Command = match self.rng.clients.below(100) {
-            0..15 => SessionCommand::Register { chid: self.wish(index), key: None }.into(),
-            15..40 if few => SessionCommand::Register { chid: self.wish(index), key: Some(KeyDigest([7; 32])) }.into(),
+            0..15 => SessionCommand::Register { chid: self.wish(index), key: None, caller: caller(index) }.into(),
+            15..40 if few => SessionCommand::Register {
+                chid: self.wish(index),
+                key: Some(KeyDigest([7; 32])),
+                caller: caller(index),
+            }
+            .into(),
             40..45 => SessionCommand::Unregister { chid: self.wish(index), code: 200 }.into(),
             45..47 => SessionCommand::Nack { code: 301 }.into(),
             47..52 => {
@@ -350,4 +359,9 @@ impl World {
             }
         }
     }
+}
+
+/// Two user agents in three have the address of another.
+fn caller(index: usize) -> Option<CallerAddress> {
+    NonZeroU64::new(index as u64 % 3).map(CallerAddress)
 }

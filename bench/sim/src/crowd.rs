@@ -22,7 +22,7 @@ impl Plan {
         (self.durable, self.reconcile, self.urgencies, self.minimums) = (false, false, false, 0);
         (self.hello_timeout, self.ping_interval) = (TimeSpan::from_secs(5), TimeSpan(0));
         (self.spill_after, self.store_latency) = (TimeSpan::from_secs(10), TimeSpan(0));
-        self.ledger_bytes_max = 4 << 20;
+        (self.ledger_bytes_max, self.store_bytes) = (4 << 20, u64::MAX);
         self.faults = Faults::default();
     }
 }

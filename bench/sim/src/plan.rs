@@ -84,6 +84,8 @@ pub(crate) struct Plan {
     pub(crate) nodes: u64,
     /// The least time that storage takes for anything.
     pub(crate) store_latency: TimeSpan,
+    /// Bytes of messages for which storage has room. They matter while there are faults.
+    pub(crate) store_bytes: u64,
     /// True if storage is full when the faults are over.
     pub(crate) ends_full: bool,
     /// A shard that does everything late.
@@ -191,6 +193,7 @@ impl Plan {
             token_rate: rng.pick(&[0, 0, 1]) as u32,
             nodes: rng.pick(&[0, 0, 100, 300]),
             store_latency: TimeSpan::from_ms(rng.pick(&[0, 0, 0, 300, 2_000])),
+            store_bytes: u64::MAX,
             ends_full: rng.permille(300),
             slow_shard: rng.index(24),
             short_pages: rng.permille(300),
@@ -202,6 +205,7 @@ impl Plan {
             release_on_activity: TimeSpan::from_secs(rng.pick(&[0, 0, 2, 20])),
         };
         plan.urgencies |= plan.minimums > 0;
+        plan.store_bytes = rng.pick(&[u64::MAX, u64::MAX, u64::MAX, 1_500, 6_000]);
         if let Some(crowd) = plan.crowd {
             plan.busy = false;
             plan.make_room(crowd);
@@ -224,7 +228,7 @@ impl Plan {
         (self.urgencies, self.short_pages, self.reconcile, self.ends_full) = (false, false, false, false);
         (self.relays, self.minimums) = (0, 0);
         (self.sessions_max, self.socket_frames, self.acking, self.slow_shard) = (1_000, 100, 1_000, usize::MAX);
-        self.ledger_bytes_max = 600;
+        (self.ledger_bytes_max, self.store_bytes) = (600, u64::MAX);
         (self.ping_interval, self.retry_after) = (TimeSpan(0), TimeSpan::from_secs(60));
         self.store_latency = TimeSpan::from_secs(2);
         self.faults = Faults::default();

@@ -49,6 +49,7 @@ impl World {
         self.kill_next = false;
         self.store.stalled_until = 0;
         self.store.down_until = 0;
+        self.store.bytes_max = u64::MAX;
         self.store.full_until = if self.plan.ends_full { u64::MAX } else { 0 };
         self.shards.iter_mut().for_each(|shard| shard.stalled_until = 0);
         for moving in &mut self.moves {

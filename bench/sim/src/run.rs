@@ -205,7 +205,7 @@ impl World {
             sockets: Vec::new(),
             moves: Vec::new(),
             lanes: Vec::new(),
-            store: Store::new(sabotage, plan.store_latency.0),
+            store: Store::new(sabotage, plan.store_latency.0, plan.store_bytes),
             agents: (0..plan.agents).map(|_| Agent::draw(&plan, &mut people)).collect(),
             posters: (0..plan.posters).map(|_| AppServer::default()).collect(),
             relays: (0..plan.relays).map(|_| RelayClient::default()).collect(),

@@ -20,6 +20,8 @@ pub(crate) enum Sabotage {
     ReplyLost,
     /// A full storage also refuses what must happen.
     FullRefusesSaves,
+    /// Storage takes a message beyond a share and removes another one for it.
+    RoomMade,
     /// Storage says Done to an unregister and keeps the channel with its rows.
     UnregisterIgnored,
     /// Storage says Done to a count of deliveries and does not keep it.
@@ -101,6 +103,12 @@ mod tests {
     fn a_full_storage_that_refuses_saves_locks_users_out() {
         let what = found(Sabotage::FullRefusesSaves);
         assert!(what.contains("at rest") || what.contains("still busy") || what.contains("a full storage"), "{what}");
+    }
+
+    #[test]
+    fn a_message_removed_for_another_is_a_lost_message() {
+        let what = found(Sabotage::RoomMade);
+        assert!(what.contains("is lost"), "{what}");
     }
 
     #[test]

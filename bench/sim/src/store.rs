@@ -11,7 +11,7 @@ use machine::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use machine::message::{Message, Tries};
 use machine::model::{Model, User};
 use machine::time::UnixSeconds;
-use machine::{StoreError, StoreOp, StoreReply};
+use machine::{RowKey, StoreError, StoreOp, StoreReply};
 
 use crate::coverage::CoverageMarks;
 use crate::plan::Faults;
@@ -36,6 +36,8 @@ pub(crate) struct Store {
     pub(crate) full_until: u64,
     /// The least time that an operation takes.
     pub(crate) latency: u64,
+    /// Bytes of messages for which there is room: near it, users have shares of what is left.
+    pub(crate) bytes_max: u64,
 }
 
 #[derive(Default)]
@@ -88,7 +90,7 @@ pub(crate) struct FaultProfile<'a> {
 
 impl Store {
     /// An empty store, perhaps a broken one.
-    pub(crate) fn new(sabotage: Option<Sabotage>, latency: u64) -> Store {
+    pub(crate) fn new(sabotage: Option<Sabotage>, latency: u64, bytes_max: u64) -> Store {
         Store {
             seen: Model::new(u64::MAX),
             durable: Model::new(u64::MAX),
@@ -99,6 +101,7 @@ impl Store {
             down_until: 0,
             full_until: 0,
             latency,
+            bytes_max,
         }
     }
 
@@ -178,8 +181,16 @@ impl Store {
             }
             let done = op.clone();
             let result = self.carry_out(op);
-            if matches!(result, Ok(StoreReply::Done)) {
-                worked.note(&done);
+            match result {
+                Ok(StoreReply::Done) => worked.note(&done),
+                Ok(StoreReply::Scarce) => {
+                    marks.hit("store: room is scarce");
+                    worked.note(&done);
+                }
+                Err(StoreError::Full) if matches!(done, StoreOp::Publish { .. }) => {
+                    marks.hit("store: refused beyond a share");
+                }
+                _ => {}
             }
             if rng.permille(faults.store_reply_lost) {
                 marks.hit("store: failed after success");
@@ -215,7 +226,10 @@ impl Store {
             StoreOp::Save { messages } => messages.iter_mut().for_each(|message| *message = copy(message)),
             _ => {}
         }
-        let mut result = self.seen.apply(&op);
+        let mut result = self.apply_bounded(&op);
+        if result.is_err() {
+            return result;
+        }
         if let Ok(StoreReply::Page(page)) = &mut result {
             page.messages.iter_mut().for_each(|message| *message = copy(message));
             if self.sabotage == Some(Sabotage::PagesReversed) {
@@ -229,6 +243,25 @@ impl Store {
                 self.sync(usize::MAX);
                 let _ = self.durable.apply(&op);
             }
+        }
+        result
+    }
+
+    /// Carries out an operation on what readers see. The bound refuses messages of POSTs only: everything else must
+    /// happen.
+    fn apply_bounded(&mut self, op: &StoreOp) -> Result<StoreReply, StoreError> {
+        let needed = if matches!(op, StoreOp::Save { .. }) { self.seen.bytes() + 1 } else { 0 };
+        self.seen.bound(self.bytes_max.max(needed));
+        let result = self.seen.apply(op);
+        if result.is_err() && self.sabotage == Some(Sabotage::RoomMade) && matches!(op, StoreOp::Publish { .. }) {
+            let row =
+                self.seen.users_after(None).flat_map(|(_, user)| user.messages()).map(|row| RowKey::of(row)).next();
+            if let Some(row) = row {
+                let removed = StoreOp::Settle { rows: vec![row], low_water: None, durable: true };
+                let _ = (self.seen.apply(&removed), self.durable.apply(&removed));
+            }
+            self.seen.bound(u64::MAX);
+            return self.seen.apply(op);
         }
         result
     }
@@ -269,7 +302,7 @@ impl Store {
             let landed = rng.index(queue.submitted.len() + 1);
             for submitted in queue.submitted.into_iter().take(landed) {
                 let done = submitted.op.clone();
-                if matches!(self.carry_out(submitted.op), Ok(StoreReply::Done)) {
+                if matches!(self.carry_out(submitted.op), Ok(StoreReply::Done | StoreReply::Scarce)) {
                     worked.note(&done);
                 }
             }
@@ -302,13 +335,14 @@ impl Store {
 
     /// Another node writes a message, at once and durably; false when there is no such channel.
     pub(crate) fn foreign(&mut self, op: StoreOp) -> bool {
-        matches!(self.carry_out(op), Ok(StoreReply::Done))
+        matches!(self.carry_out(op), Ok(StoreReply::Done | StoreReply::Scarce))
     }
 
     /// Adds a user with this channel, last seen then.
     pub(crate) fn know(&mut self, uaid: Uaid, chid: Chid, seen: UnixSeconds) {
         let (key, contact, presence) = (None, None, None);
-        let _ = self.carry_out(StoreOp::Register { uaid, chid, key, at: Clock(1), seen, contact, presence });
+        let _ =
+            self.carry_out(StoreOp::Register { uaid, chid, key, at: Clock(1), seen, contact, presence, maker: None });
     }
 
     /// State that a kill would leave.

@@ -218,6 +218,8 @@ const SITUATIONS: &[&str] = &[
     "store: failed after success",
     "store: failed without effect",
     "store: refused as full",
+    "store: refused beyond a share",
+    "store: room is scarce",
     "store: save",
     "receipt: pending",
     "receipt: unknown",

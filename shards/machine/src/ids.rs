@@ -3,6 +3,7 @@
 //! Lives on: every shard and every edge; all of them are plain copies.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// User agent id: 16 bytes, issued by us, the sharding key (PROTOCOL.md, identifiers).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,6 +91,27 @@ pub struct Stamp {
     pub clock: Clock,
     /// Boot and shard of that owner.
     pub origin: Origin,
+}
+
+/// The address of a caller, as a number that no other IPv4 /32 or IPv6 /64 has. In memory only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CallerAddress(pub NonZeroU64);
+
+/// A keyed digest of the address from which a user was made (`Placement::address`). Stored with the user.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressDigest(pub NonZeroU64);
+
+impl fmt::Debug for CallerAddress {
+    /// An address can locate a person.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallerAddress(..)")
+    }
+}
+
+impl fmt::Debug for AddressDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AddressDigest({:04x}..)", self.0.get() >> 48)
+    }
 }
 
 impl fmt::Debug for Uaid {

@@ -9,11 +9,12 @@
 
 pub mod ids;
 pub mod limits;
-mod lru;
+pub mod lru;
 pub mod message;
 pub mod model;
 pub mod placement;
 pub mod token_bucket;
+pub mod share;
 mod shard;
 pub mod simplepush;
 pub mod stats;

@@ -284,6 +284,25 @@ pub const RATE_BUCKETS_MAX: usize = 65_536;
 /// user that was sent something longest ago. One over its budget is sent more than one message per second.
 pub const BUDGET_USERS_MAX: usize = 16_384;
 
+/// A store with less than this part of its room left gives shares of it (`crate::share`): four fifths may be anybody's.
+/// Refuse: 503 for the messages of users beyond their share.
+pub const SCARCE_ROOM_PART: u64 = 5;
+/// Part of the room that is left, up to which the messages of one address are taken: 3.2 MiB of the last 205 MiB of
+/// 1 GiB. As many addresses that all go on leave half of the room.
+pub const ADDRESS_SHARE_PART: u64 = 64;
+/// Part of the room that is left, up to which a user of an address beyond its share is given a message: 51 KiB of the
+/// last 205 MiB of 1 GiB.
+pub const USER_SHARE_PART: u64 = 4_096;
+/// The same in bytes: 16 messages of 4 KiB, also of a store with more than 1.25 GiB.
+pub const USER_SHARE_BYTES_MAX: u64 = 64 << 10;
+/// Further such shares of a user with all of its credit: 64 KiB x (1 + 15) = 1 MiB.
+pub const CREDIT_SHARES: u64 = 15;
+/// Bytes of a user's credit: 512 messages of 4 KiB that were stored and acked.
+pub const CREDIT_BYTES_MAX: u32 = 1 << 20;
+/// Unacked notifications of a session from which on its messages go to the store first while room there is scarce, so
+/// that its share counts for what would have to be saved.
+pub const UNACKED_IF_SCARCE: usize = 4;
+
 /// Bytes of wake data of one user (SimplePush, PROTOCOL.md 1.12): its length is one byte in storage. The edge takes
 /// fewer bytes.
 pub const WAKE_BYTES_MAX: usize = 255;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// At most `limit` entries.
-pub(crate) struct Lru<K, V> {
+pub struct Lru<K, V> {
     entries: BTreeMap<K, Entry<V>>,
     /// Keys by the number of their last use. Same length as `entries`.
     order: BTreeMap<u64, K>,
@@ -21,12 +21,12 @@ struct Entry<V> {
 
 impl<K: Ord + Copy, V> Lru<K, V> {
     /// Holds at most `limit` entries, at least one.
-    pub(crate) fn new(limit: usize) -> Lru<K, V> {
+    pub fn new(limit: usize) -> Lru<K, V> {
         Lru { entries: BTreeMap::new(), order: BTreeMap::new(), uses: 0, limit: limit.max(1) }
     }
 
     /// The value of `key`; this is a use of it.
-    pub(crate) fn get(&mut self, key: &K) -> Option<&mut V> {
+    pub fn get(&mut self, key: &K) -> Option<&mut V> {
         let entry = self.entries.get_mut(key)?;
         self.order.remove(&entry.used);
         self.uses += 1;
@@ -37,13 +37,13 @@ impl<K: Ord + Copy, V> Lru<K, V> {
 
     /// The value of `key` as it stands; no use of it.
     #[cfg(test)]
-    pub(crate) fn peek(&self, key: &K) -> Option<&V> {
+    pub fn peek(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|entry| &entry.value)
     }
 
     /// Sets the value of `key`, which is a use of it. At the bound the entry that was used longest ago goes and is
     /// returned.
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {
+    pub fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {
         if let Some(place) = self.get(&key) {
             *place = value;
             return None;
@@ -55,26 +55,26 @@ impl<K: Ord + Copy, V> Lru<K, V> {
         gone
     }
 
-    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+    pub fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
         self.order.remove(&entry.used);
         Some(entry.value)
     }
 
     /// The entry that was used longest ago.
-    pub(crate) fn oldest(&self) -> Option<(&K, &V)> {
+    pub fn oldest(&self) -> Option<(&K, &V)> {
         let (_, key) = self.order.first_key_value()?;
         Some((key, &self.entries.get(key)?.value))
     }
 
     /// Forgets the entry that was used longest ago.
-    pub(crate) fn pop_oldest(&mut self) -> Option<(K, V)> {
+    pub fn pop_oldest(&mut self) -> Option<(K, V)> {
         let (_, key) = self.order.pop_first()?;
         let entry = self.entries.remove(&key)?;
         Some((key, entry.value))
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.entries.len()
     }
 }

@@ -4,16 +4,20 @@
 //! compare every backend with it, the simulator breaks it in every way a store may fail, and the scenarios of the
 //! machine run on it. It is plain data: no clock, no thread, no port.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod user;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
+use crate::ids::{AddressDigest, Chid, Clock, KeyDigest, Stamp, Uaid};
 use crate::limits;
 use crate::message::{Message, Topic, Tries};
-use crate::shard::{NodeId, Page, Presence, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
+use crate::shard::{Page, RowKey, StoreError, StoreOp, StoreReply};
+use crate::share::Room;
 use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
-use crate::upstream::Bridged;
+
+pub use user::User;
 
 /// Result of one operation.
 type Answer = Result<StoreReply, StoreError>;
@@ -36,35 +40,11 @@ pub struct Model {
     coming: BTreeMap<Uaid, User>,
     bytes: u64,
     bytes_max: u64,
+    /// Bytes of all messages of users who were made from one address, if there are any.
+    of_addresses: BTreeMap<AddressDigest, u64>,
     shared: bool,
     swept_to: Option<Uaid>,
     swept_at: UnixSeconds,
-}
-
-/// One user with everything that waits for it. A field that [`UserRow`] has too means the same here.
-#[derive(Clone, Default)]
-pub struct User {
-    pub seen: UnixSeconds,
-    pub low_water: Clock,
-    pub user_clock: Clock,
-    pub contact: Contact,
-    /// Key and time of registration of each channel.
-    pub channels: BTreeMap<Chid, (Option<KeyDigest>, Clock)>,
-    /// One per node and boot, newest first.
-    presence: Vec<Presence>,
-    rows: BTreeMap<(Stamp, Chid), Row>,
-    topics: BTreeMap<(Chid, Topic), Arc<Message>>,
-    /// Versions that were deleted, on a shared store.
-    dead: BTreeSet<(Stamp, Chid)>,
-    /// Likewise, the latest presence of each boot of a node that was cleared.
-    left: BTreeMap<Arc<NodeId>, u64>,
-}
-
-#[derive(Clone)]
-struct Row {
-    message: Arc<Message>,
-    /// Came from a ledger, so `low_water` says nothing about it.
-    saved: bool,
 }
 
 impl Model {
@@ -86,9 +66,46 @@ impl Model {
         self.bytes
     }
 
+    /// Replaces the bound on the bytes of messages.
+    pub fn bound(&mut self, bytes_max: u64) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Returns true if messages are refused.
     pub fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max
+    }
+
+    fn room(&self) -> Room {
+        Room { left: self.bytes_max.saturating_sub(self.bytes), whole: self.bytes_max }
+    }
+
+    /// Returns the answer to a write of messages.
+    fn written(&self) -> StoreReply {
+        if self.room().is_scarce() { StoreReply::Scarce } else { StoreReply::Done }
+    }
+
+    /// Returns true if a message of this user is beyond its share of the room.
+    fn is_beyond_share(&self, user: &User) -> bool {
+        let room = self.room();
+        // A user without an address is an address of its own.
+        let of_address = || match &user.maker {
+            Some(maker) => self.of_addresses.get(maker).copied().unwrap_or_default(),
+            None => user.bytes(),
+        };
+        room.is_scarce() && !room.admits_address(of_address()) && user.bytes() >= room.user_share(user.credit)
+    }
+
+    /// Counts bytes that came and went, also for the address of their user.
+    fn charge(&mut self, maker: Option<AddressDigest>, added: u64, freed: u64) {
+        self.bytes = self.bytes + added - freed;
+        if let Some(maker) = maker {
+            let bytes = self.of_addresses.entry(maker).or_default();
+            *bytes = *bytes + added - freed;
+            if *bytes == 0 {
+                self.of_addresses.remove(&maker);
+            }
+        }
     }
 
     pub fn user(&self, uaid: Uaid) -> Option<&User> {
@@ -125,8 +142,9 @@ impl Model {
     pub fn put_row(&mut self, message: &Arc<Message>) {
         let known = self.users.contains_key(&message.uaid);
         let users = if known { &mut self.users } else { &mut self.coming };
-        let (added, replaced) = users.entry(message.uaid).or_default().keep(message.clone(), true);
-        self.bytes = self.bytes + added - replaced;
+        let user = users.entry(message.uaid).or_default();
+        let ((added, replaced), maker) = (user.keep(message.clone(), true), user.maker);
+        self.charge(maker, added, replaced);
     }
 
     /// Carries out one operation.
@@ -146,8 +164,12 @@ impl Model {
                 self.sweep_when_due(*seen);
                 done
             }
-            StoreOp::Register { uaid, chid, key, at, seen, contact, presence } => {
+            StoreOp::Register { uaid, chid, key, at, seen, contact, presence, maker } => {
+                let is_new = !self.users.contains_key(uaid);
                 let done = self.register(*uaid, *chid, (*key, *at), *seen, contact.as_deref());
+                if is_new {
+                    self.change(*uaid, |user| user.maker = *maker)?;
+                }
                 if let Some(presence) = presence {
                     self.change(*uaid, |user| user.enter(presence))?;
                 }
@@ -163,13 +185,13 @@ impl Model {
                 self.change(*uaid, |user| user.clear(presence, stands))
             }
             StoreOp::Unregister { uaid, chid, at } => {
-                let mut freed = 0;
+                let (mut freed, mut maker) = (0, None);
                 let done = self.change(*uaid, |user| {
                     user.user_clock = user.user_clock.max(*at);
                     user.channels.remove(chid);
-                    freed = user.retain(|message| message.chid != *chid);
+                    (freed, maker) = (user.retain(|message| message.chid != *chid), user.maker);
                 });
-                self.bytes -= freed;
+                self.charge(maker, 0, freed);
                 done
             }
             StoreOp::SetBridge { uaid, bridge } => self.change(*uaid, |user| user.set_bridge(bridge)),
@@ -181,8 +203,9 @@ impl Model {
             StoreOp::ClearRefused { uaid, registered } => self.change(*uaid, |user| user.clear_refused(*registered)),
             StoreOp::DropBridged { uaid, registered } => self.drop_bridged(*uaid, *registered),
             StoreOp::DropUser { uaid } => {
-                let freed = self.users.remove(uaid).map_or(0, |mut user| user.retain(|_| false));
-                self.bytes -= freed;
+                if let Some(user) = self.users.remove(uaid) {
+                    self.charge(user.maker, 0, user.bytes());
+                }
                 Ok(StoreReply::Done)
             }
             StoreOp::Publish { message, checked } => self.publish(message, *checked && self.shared),
@@ -246,7 +269,7 @@ impl Model {
     /// Stores a POSTed message; where `unread`, without a look at its user.
     fn publish(&mut self, message: &Arc<Message>, unread: bool) -> Answer {
         let full = self.is_full();
-        let Some(user) = self.users.get_mut(&message.uaid) else {
+        let Some(user) = self.users.get(&message.uaid) else {
             return Ok(if unread { StoreReply::Done } else { StoreReply::NoSubscription });
         };
         if !unread && !user.channels.contains_key(&message.chid) {
@@ -261,13 +284,12 @@ impl Model {
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
         }
-        if full {
+        if full || self.is_beyond_share(user) {
             return Err(StoreError::Full);
         }
         let saved = !unread && message.stamp.clock <= user.low_water;
-        let (added, replaced) = user.keep(message.clone(), saved);
-        self.bytes = self.bytes + added - replaced;
-        Ok(StoreReply::Done)
+        self.keep(message, saved);
+        Ok(self.written())
     }
 
     fn save(&mut self, messages: &[Arc<Message>]) -> Answer {
@@ -276,13 +298,20 @@ impl Model {
             return Err(StoreError::Full);
         }
         for message in messages {
-            let Some(user) = self.users.get_mut(&message.uaid) else { continue };
-            if user.channels.contains_key(&message.chid) {
-                let (added, replaced) = user.keep(message.clone(), true);
-                self.bytes = self.bytes + added - replaced;
+            if self.users.get(&message.uaid).is_some_and(|user| user.channels.contains_key(&message.chid)) {
+                self.keep(message, true);
             }
         }
-        Ok(StoreReply::Done)
+        Ok(self.written())
+    }
+
+    /// Stores a message of a user who is there.
+    fn keep(&mut self, message: &Arc<Message>, saved: bool) {
+        let Some(user) = self.users.get_mut(&message.uaid) else { return };
+        let (added, replaced) = user.keep(message.clone(), saved);
+        user.credit = user.credit.stored(added);
+        let maker = user.maker;
+        self.charge(maker, added, replaced);
     }
 
     fn topics(&self, uaid: Uaid, after: Option<(Chid, Topic)>, limit: u16, now: UnixSeconds) -> StoreReply {
@@ -326,7 +355,9 @@ impl Model {
                 }
                 None => user.rows.remove(&(row.stamp, row.chid)).map(|row| row.message),
             };
-            self.bytes -= removed.map_or(0, |message| message.encoded_len() as u64);
+            let (acked, maker) = (removed.map_or(0, |message| message.encoded_len() as u64), user.maker);
+            user.credit = user.credit.acked(acked);
+            self.charge(maker, 0, acked);
         }
         let user = rows.first().and_then(|row| self.users.get_mut(&row.uaid));
         if let (Some(user), Some(low_water)) = (user, low_water) {
@@ -339,7 +370,9 @@ impl Model {
                 freed += if keep { 0 } else { row.message.encoded_len() as u64 };
                 keep
             });
-            self.bytes -= freed;
+            user.credit = user.credit.acked(freed);
+            let maker = user.maker;
+            self.charge(maker, 0, freed);
         }
         StoreReply::Done
     }
@@ -359,110 +392,12 @@ impl Model {
         for uaid in next {
             let Some(user) = self.users.get_mut(&uaid) else { continue };
             let gone = now.0.saturating_sub(user.seen.0) >= IDLE_SECONDS_MAX;
-            self.bytes -= user.retain(|message| !gone && !message.expired(now));
+            let (freed, maker) = (user.retain(|message| !gone && !message.expired(now)), user.maker);
+            self.charge(maker, 0, freed);
             if gone {
                 self.users.remove(&uaid);
             }
         }
-    }
-}
-
-impl User {
-    /// Replaces the record of a bridged user by a newer one.
-    fn set_bridge(&mut self, bridge: &Bridged) {
-        if self.contact.bridge.as_ref().is_some_and(|had| bridge.is_newer_than(had)) {
-            self.contact.bridge = Some(Box::new(bridge.clone()));
-            self.user_clock = self.user_clock.max(bridge.registered);
-            self.seen = self.seen.max(bridge.seen());
-        }
-    }
-
-    /// Ends the note of a refusal of the token that was registered then.
-    fn clear_refused(&mut self, registered: Clock) {
-        let marked = |bridge: &&mut Box<Bridged>| bridge.registered == registered && bridge.refused.is_some();
-        if let Some(bridge) = self.contact.bridge.as_mut().filter(marked) {
-            **bridge = bridge.taken();
-        }
-    }
-
-    /// The row that a reader gets.
-    pub fn row(&self) -> UserRow {
-        UserRow {
-            record_version: RECORD_VERSION,
-            seen: self.seen,
-            low_water: self.low_water,
-            user_clock: self.user_clock,
-            may_have_messages: !self.rows.is_empty() || !self.topics.is_empty(),
-            contact: self.contact.clone(),
-            channels: self.channels.keys().copied().collect(),
-            presence: self.presence.clone(),
-        }
-    }
-
-    /// Connected to a node; what an earlier session of the same boot said is replaced, never the other way round.
-    fn enter(&mut self, presence: &Presence) {
-        let newer = |other: &Presence| other.node == presence.node && other.connected_at > presence.connected_at;
-        let cleared = self.left.get(&presence.node).is_some_and(|left| *left >= presence.connected_at);
-        if !cleared && !self.presence.iter().any(newer) {
-            self.presence.retain(|other| other.node != presence.node);
-            self.presence.push(presence.clone());
-            self.presence.sort_by_key(|one| std::cmp::Reverse(one.connected_at));
-        }
-    }
-
-    /// Exactly that session is no more.
-    fn clear(&mut self, presence: &Presence, stands: bool) {
-        self.presence.retain(|other| other != presence);
-        if stands {
-            let left = self.left.entry(presence.node.clone()).or_default();
-            *left = presence.connected_at.max(*left);
-        }
-    }
-
-    /// Every message that a reader is given, in any form, also when it has expired.
-    pub fn messages(&self) -> impl Iterator<Item = &Arc<Message>> {
-        let rows = self.rows.iter().filter(|(key, row)| self.unsettled(key.0, row));
-        self.topics.values().chain(rows.map(|(_, row)| &row.message))
-    }
-
-    fn unsettled(&self, stamp: Stamp, row: &Row) -> bool {
-        row.saved || stamp.clock > self.low_water
-    }
-
-    /// Stores a message; returns the bytes that came and the bytes that went.
-    fn keep(&mut self, message: Arc<Message>, saved: bool) -> (u64, u64) {
-        let bytes = message.encoded_len() as u64;
-        if self.dead.contains(&(message.stamp, message.chid)) {
-            return (0, 0);
-        }
-        let replaced = match message.topic {
-            Some(topic) => {
-                let key = (message.chid, topic);
-                if self.topics.get(&key).is_some_and(|row| !message.replaces(&row.held())) {
-                    return (0, 0);
-                }
-                self.topics.insert(key, message)
-            }
-            None => {
-                let key = (message.stamp, message.chid);
-                let saved = saved || self.rows.get(&key).is_some_and(|row| row.saved);
-                self.rows.insert(key, Row { message, saved }).map(|row| row.message)
-            }
-        };
-        (bytes, replaced.map_or(0, |message| message.encoded_len() as u64))
-    }
-
-    /// Keeps the messages for which `keep` is true; returns the bytes of the others.
-    fn retain(&mut self, keep: impl Fn(&Message) -> bool) -> u64 {
-        let mut freed = 0;
-        let mut stays = |message: &Message| {
-            let stays = keep(message);
-            freed += if stays { 0 } else { message.encoded_len() as u64 };
-            stays
-        };
-        self.rows.retain(|_, row| stays(&row.message));
-        self.topics.retain(|_, message| stays(message));
-        freed
     }
 }
 

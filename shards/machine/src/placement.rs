@@ -3,10 +3,12 @@
 //! `owner = (keyed_hash(uaid) * shards) >> 64`: each shard owns one contiguous slice of the hash space.
 //! The key lives in the data directory and is secret: strangers cannot aim at one shard.
 
-use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
+use std::num::NonZeroU64;
 
-use crate::ids::{Chid, ShardId, Uaid};
+use siphasher::sip::SipHasher13;
+
+use crate::ids::{AddressDigest, CallerAddress, Chid, ShardId, Uaid};
 
 /// The secret key of the placement hash, and the number of slices. Same on every shard of a process.
 #[derive(Clone, Copy)]
@@ -54,6 +56,14 @@ impl Placement {
         hasher.write(&uaid.0);
         hasher.write(&chid.0);
         hasher.finish()
+    }
+
+    /// The keyed digest under which a store remembers the address that made a user.
+    pub fn address(&self, address: CallerAddress) -> AddressDigest {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        hasher.write(b"address that made a user");
+        hasher.write(&address.0.get().to_be_bytes());
+        AddressDigest(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN))
     }
 
     pub fn shard_count(&self) -> u16 {

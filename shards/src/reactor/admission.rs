@@ -7,7 +7,7 @@
 //! the edge, before there is a command.
 
 use crate::ports::Edge;
-use crate::strangers::Limit;
+use crate::strangers::{Limit, Stranger};
 use machine::ids::ConnId;
 use machine::time::TimeSpan;
 use machine::{CloseReason, Command, Creates, Event, Input, RegistrationAnswer};
@@ -37,7 +37,7 @@ fn limits_of(creates: Creates) -> &'static [Limit] {
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Admits a command, if the address of its caller may create what the command creates.
-    pub(super) fn admit_command(&mut self, conn: ConnId, command: Command) -> Result<Admitted, Refusal> {
+    pub(super) fn admit_command(&mut self, conn: ConnId, mut command: Command) -> Result<Admitted, Refusal> {
         let creates = command.creates();
         if creates == Creates::Nothing {
             return Ok(Admitted(command));
@@ -46,6 +46,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let is_request = matches!(command, Command::Registration(_));
         let named = if is_request { self.edge.forwarded() } else { None };
         let stranger = self.stranger(conn, named);
+        // The store charges what is kept for the user to it.
+        if let Some(address) = stranger.and_then(Stranger::address) {
+            command.set_caller(address);
+        }
         if creates == Creates::Relay && !self.take_relay(conn, stranger) {
             return Err(Refusal::Close(CloseReason::AddressLimit));
         }

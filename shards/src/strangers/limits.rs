@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU64;
 
+use machine::ids::CallerAddress;
 use machine::time::{Instant, TimeSpan};
 
 use super::prefix::Prefix;
@@ -140,6 +141,14 @@ impl Stranger {
     /// Returns the number under which a connection keeps it: neither 0 nor `u64::MAX`.
     pub fn number(self) -> u64 {
         self.0.get()
+    }
+
+    /// Returns the address to which users are charged that it makes; `None` for the loopback interface, whose callers
+    /// are programs of this host.
+    pub(crate) fn address(self) -> Option<CallerAddress> {
+        let first_byte = u32::try_from(self.0.get() ^ IPV4_BEGIN).map(|bits| bits >> 24);
+        let is_loopback = first_byte == Ok(127) || self.0 == NonZeroU64::MIN;
+        (!is_loopback).then_some(CallerAddress(self.0))
     }
 
     /// Reads [`Stranger::number`]; `None` for 0.

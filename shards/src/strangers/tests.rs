@@ -36,6 +36,19 @@ fn bytes(strangers: &Strangers) -> usize {
 }
 
 #[test]
+fn users_are_charged_to_addresses_but_those_of_this_host() {
+    let address = |text: &str| Stranger::of(text.parse().unwrap()).address();
+    for loopback in ["127.0.0.1", "127.77.1.1", "::ffff:127.0.0.1", "::1"] {
+        assert_eq!(address(loopback), None, "{loopback}");
+    }
+    for (one, other) in [("192.0.2.1", "::ffff:192.0.2.1"), ("2001:db8::1", "2001:db8::2")] {
+        assert!(address(one).is_some() && address(one) == address(other), "{one} and {other}");
+    }
+    assert_ne!(address("192.0.2.1"), address("192.0.2.2"));
+    assert_ne!(address("126.255.255.255"), address("128.0.0.0"));
+}
+
+#[test]
 fn connections_of_an_address_are_counted_exactly() {
     let strangers = strangers(connections(2));
     let first = strangers.enter(v4(1), at(0)).unwrap().unwrap();

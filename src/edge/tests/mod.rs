@@ -263,7 +263,7 @@ impl Harness {
         };
         let session = |command: &SessionCommand| match command {
             // Without a URL, whose text is different each time.
-            SessionCommand::Register { chid, key } => {
+            SessionCommand::Register { chid, key, .. } => {
                 Some(SessionEvent::Registered { uaid: Uaid([9; 16]), chid: *chid, key: *key, status: 500 })
             }
             SessionCommand::Unregister { chid, .. } => Some(SessionEvent::Unregistered { chid: *chid, status: 200 }),

@@ -84,7 +84,7 @@ fn a_device_registers() {
     let (status, head, body) = harness.response();
     let body: Value = serde_json::from_str(&body).unwrap();
     assert!(status == 200 && head.contains("Content-Type: application/json\r\n"), "{head}");
-    let RegistrationCommand { uaid, call: RegistrationCall::Create { device, channel } } = asked(&harness) else {
+    let RegistrationCommand { uaid, call: RegistrationCall::Create { device, channel, .. } } = asked(&harness) else {
         panic!("{:?}", harness.steps)
     };
     let (kind, token) = (BridgeKind::Fcm, "device-token".into());

@@ -75,7 +75,7 @@ fn registers_with_and_without_key() {
     let mut harness = Harness::greeted();
     harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{CHANNEL}"}}"#));
     let registered = |harness: &Harness| match harness.commands.last() {
-        Some(Command::Agent(AgentCommand::Session(SessionCommand::Register { key, chid }))) => (*key, *chid),
+        Some(Command::Agent(AgentCommand::Session(SessionCommand::Register { key, chid, .. }))) => (*key, *chid),
         other => panic!("{other:?}"),
     };
     assert_eq!(registered(&harness), (None, chid()));

@@ -47,7 +47,7 @@ fn a_message_that_cannot_be_saved_keeps_the_ledger_and_the_node_down() {
     for user in [1, 2, 3] {
         let (uaid, seen) = (Uaid([user; 16]), UnixSeconds(4_000_000_000));
         let (chid, at, key, contact, presence) = (CHANNEL, Clock(1), None::<KeyDigest>, None, None);
-        ask(&store, StoreOp::Register { uaid, chid, key, at, seen, contact, presence });
+        ask(&store, StoreOp::Register { uaid, chid, key, at, seen, contact, presence, maker: None });
     }
     store.damage_record(Uaid([2; 16]));
     store.close();

@@ -65,9 +65,11 @@ impl Bridges {
         let channel = |chid| NewChannel { chid, key: None };
         let call = match asked {
             Asked::Post(_) => return Ok(()),
-            Asked::Create { chid, device } => {
-                RegistrationCall::Create { device: Some(Bridges::device_named(device)), channel: channel(chid) }
-            }
+            Asked::Create { chid, device } => RegistrationCall::Create {
+                device: Some(Bridges::device_named(device)),
+                channel: channel(chid),
+                caller: None,
+            },
             Asked::Update(device) => RegistrationCall::Update(Ok(Some(Bridges::device_named(device)))),
             Asked::Subscribe(chid) => RegistrationCall::Subscribe(Ok(channel(chid))),
             Asked::Unsubscribe(chid) => RegistrationCall::Unsubscribe(Some(chid)),

@@ -288,8 +288,10 @@ impl Cluster {
             return self.socks[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
         }
         match self.rng.clients.below(100) {
-            0..30 if few => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),
-            30..34 => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),
+            0..30 if few => {
+                self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None, caller: None }.into())
+            }
+            30..34 => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None, caller: None }.into()),
             34..37 => self.socks[id].inbox.push_back(SessionCommand::Unregister { chid, code: 200 }.into()),
             _ if self.rng.clients.permille(self.plan.acking) => self.acks(id, false),
             _ => {}
@@ -300,7 +302,10 @@ impl Cluster {
     fn flickers(&mut self, index: usize, id: SockId) {
         let Some(chid) = self.agents[index].channels.first().copied() else { return };
         self.marks.hit("agent: flickers");
-        let asked = [SessionCommand::Unregister { chid, code: 200 }, SessionCommand::Register { chid, key: None }];
+        let asked = [
+            SessionCommand::Unregister { chid, code: 200 },
+            SessionCommand::Register { chid, key: None, caller: None },
+        ];
         self.socks[id].inbox.extend(asked.map(Into::into));
         self.agents[index].sock = None;
         self.agents[index].retry_at = self.now + self.rng.clients.below(self.plan.delay + 1);

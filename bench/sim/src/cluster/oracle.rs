@@ -338,7 +338,7 @@ mod tests {
     /// Two messages of a user who has registered a channel and is connected: rows of storage that it was sent.
     fn two_rows(cluster: &mut Cluster) -> (Uaid, [SessionCommand; 2]) {
         let uaid = connects(cluster);
-        says(cluster, SessionCommand::Register { chid: CHID, key: None }, |_| true);
+        says(cluster, SessionCommand::Register { chid: CHID, key: None, caller: None }, |_| true);
         cluster.leave(0);
         happens(cluster, |_| true);
         let posts = [(); 2].map(|()| cluster.posts_at(0, (uaid, CHID), 2_000_000, None).expect("it is POSTed"));

@@ -27,10 +27,10 @@ impl Cluster {
             }
             (
                 Some(Breakage::RowRidesOnce),
-                StoreOp::Register { uaid, chid, key, at, seen, contact, presence: Some(presence) },
+                StoreOp::Register { uaid, chid, key, at, seen, contact, presence: Some(presence), maker },
             ) => {
                 let presence = self.rode.insert(uaid).then_some(presence);
-                StoreOp::Register { uaid, chid, key, at, seen, contact, presence }
+                StoreOp::Register { uaid, chid, key, at, seen, contact, presence, maker }
             }
             (_, op) => op,
         }

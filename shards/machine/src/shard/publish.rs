@@ -105,7 +105,7 @@ impl ShardMachine {
             let disposition = self.send_once(cx, at, message.clone());
             let accepted = Published::Accepted { stamp: message.stamp, disposition };
             self.answer(cx, reply_to, accepted);
-        } else if self.config.durable || (message.topic.is_some() && self.may_hold_topic(at)) {
+        } else if self.config.durable || self.share_counts(at) || (message.topic.is_some() && self.may_hold_topic(at)) {
             let send = self.direct_fits(at, &message).then(|| message.clone());
             if send.is_none() {
                 self.want_check_later(at);
@@ -203,6 +203,14 @@ impl ShardMachine {
                     && active.window.waiting_bytes() + bytes <= limits::SESSION_LEDGER_BYTES_MAX
             }
         }
+    }
+
+    /// Returns true if storage judges a message before the session gets it: room is scarce there, and what the session
+    /// leaves unacked will have to be saved (`crate::share`).
+    fn share_counts(&self, at: SlabKey) -> bool {
+        let unacked =
+            || self.active_of(self.sessions.live(at).active).map_or(0, |active| active.window.unacked_count());
+        self.storage_room.is_scarce() && unacked() >= limits::UNACKED_IF_SCARCE
     }
 
     /// As `direct_fits`, for a message that storage has already: the window keeps its body until the socket has it.

@@ -26,11 +26,12 @@ impl ShardMachine {
             return;
         }
         match call {
-            RegistrationCall::Create { device, channel } => {
+            RegistrationCall::Create { device, channel, caller } => {
                 let contact = Contact { bridge: self.bridged(cx, device), ..Contact::default() };
                 let NewChannel { chid, key } = channel;
                 let (at, seen, contact) = (self.tick(cx), cx.now.unix(), Some(Box::new(contact)));
-                let op = StoreOp::Register { uaid, chid, key, at, seen, contact, presence: None };
+                let maker = caller.map(|caller| self.config.placement.address(caller));
+                let op = StoreOp::Register { uaid, chid, key, at, seen, contact, presence: None, maker };
                 self.register_channel(cx, reply_to, channel, op);
             }
             call => {

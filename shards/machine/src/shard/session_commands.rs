@@ -36,7 +36,7 @@ impl ShardMachine {
         let Some(at) = self.commanding_session(cx, conn) else { return };
         match command {
             // These answer, and are Ready, when storage has replied.
-            SessionCommand::Register { chid, key } => return self.register(cx, at, chid, key),
+            SessionCommand::Register { chid, key, caller } => return self.register(cx, at, (chid, key), caller),
             SessionCommand::Unregister { chid, code } => return self.unregister(cx, at, chid, code),
             SessionCommand::Urgency { minimum } => return self.set_minimum(cx, at, minimum),
             SessionCommand::Ack(updates) => self.ack(cx, at, &updates),

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
+use crate::ids::{AddressDigest, Chid, Clock, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic, Tries};
 use crate::simplepush::Contact;
 use crate::time::UnixSeconds;
@@ -47,6 +47,9 @@ pub enum StoreOp {
         contact: Option<Box<Contact>>,
         /// Presence row of a new user, on a shared store: written together with the user.
         presence: Option<Presence>,
+        /// Address that a new user's messages are charged to; a user that is there keeps its own. Stores without a
+        /// bound on bytes forget it.
+        maker: Option<AddressDigest>,
     },
     /// Add a channel to a user that is there, for the registration API; it makes no user, also beside a removal of the
     /// user on another node. Idempotent. Durable before the reply. -> [`StoreReply::Done`],
@@ -104,7 +107,8 @@ pub enum StoreOp {
     DropUser { uaid: Uaid },
     /// Store a POSTed message if its user exists, its channel is registered and its mode is the user's: topic row
     /// or message row. Durable before the reply. With TTL 0 only the checks are made and nothing is stored.
-    /// -> [`StoreReply::Done`], [`StoreReply::NoSubscription`] or [`StoreReply::OtherMode`].
+    /// Refused as full, too, if room is scarce and the user or its address has more than its share (`crate::share`).
+    /// -> [`StoreReply::Done`], [`StoreReply::Scarce`], [`StoreReply::NoSubscription`] or [`StoreReply::OtherMode`].
     Publish {
         message: Arc<Message>,
         /// True if the machine has just read the user and its channels and reads them again after this operation. A
@@ -113,7 +117,8 @@ pub enum StoreOp {
         checked: bool,
     },
     /// Store unacked directs under their own stamps: saved rows, or topic rows for topic messages
-    /// (older than the row: ignored). One UAID. Durable before the reply. -> [`StoreReply::Done`].
+    /// (older than the row: ignored). One UAID. Durable before the reply. -> [`StoreReply::Done`] or
+    /// [`StoreReply::Scarce`].
     Save {
         /// Messages of one user.
         messages: Vec<Arc<Message>>,
@@ -229,6 +234,8 @@ fn first<T>(items: &[T]) -> &T {
 pub enum StoreReply {
     /// The operation is done, as durable as the operation requires.
     Done,
+    /// As `Done`, to `Publish` and `Save`: room is scarce.
+    Scarce,
     /// To `Publish`: no such user, or its channel is not registered. To `Subscribe`: no such user.
     NoSubscription,
     /// To `Subscribe`: the channel is registered with another key, or one of the two has none; nothing was written.
@@ -261,7 +268,7 @@ impl StoreReply {
     /// Returns the reply to `Publish`, or to the `Save` of a message whose push got no answer.
     pub(super) fn written(self) -> Written {
         match self {
-            StoreReply::Done => Written::Done,
+            StoreReply::Done | StoreReply::Scarce => Written::Done,
             StoreReply::NoSubscription => Written::NoSubscription,
             StoreReply::OtherMode => Written::OtherMode,
             StoreReply::OtherKey

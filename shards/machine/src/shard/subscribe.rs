@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{Chid, KeyDigest, Uaid};
+use crate::ids::{CallerAddress, Chid, KeyDigest, Uaid};
 use crate::limits;
 
 use super::command::{CloseReason, SessionEvent};
@@ -16,7 +16,13 @@ use super::store::{StoreError, StoreOp, UserRow};
 
 impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
-    pub(super) fn register(&mut self, cx: &mut StepContext<'_>, at: SlabKey, chid: Chid, key: Option<KeyDigest>) {
+    pub(super) fn register(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        at: SlabKey,
+        (chid, key): (Chid, Option<KeyDigest>),
+        caller: Option<CallerAddress>,
+    ) {
         let session = self.sessions.live(at);
         let (uaid, conn, channels) = (session.uaid, session.conn, session.channels.as_slice().len());
         if !self.rates.take_register(cx.now.mono, uaid, &mut self.stats) {
@@ -42,6 +48,7 @@ impl ShardMachine {
             seen: cx.now.unix(),
             contact: self.contact_of(at),
             presence,
+            maker: caller.map(|caller| self.config.placement.address(caller)),
         };
         self.submit(cx, PendingOp::Register { session: at, uaid, chid, key }, op);
     }

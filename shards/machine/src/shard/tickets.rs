@@ -113,11 +113,20 @@ impl ShardMachine {
     /// Learns from the answer to a save if storage has room for accepted messages: a message goes to the ledger only
     /// while storage would take it from there.
     fn note_room(&mut self, work: &PendingOp, result: &Result<StoreReply, StoreError>) {
-        if matches!(work, PendingOp::SaveUnacked { .. } | PendingOp::Spill { .. }) {
+        let saves = matches!(work, PendingOp::SaveUnacked { .. } | PendingOp::Spill { .. });
+        // Any other answer proves nothing: no row was written.
+        if !saves && !matches!(work, PendingOp::Publish(publish) if !publish.check_only) {
+            return;
+        }
+        match result {
+            Ok(StoreReply::Done) => self.storage_room.answered(false),
+            Ok(StoreReply::Scarce) | Err(StoreError::Full) => self.storage_room.answered(true),
+            Ok(_) | Err(StoreError::Transient) => {}
+        }
+        if saves {
             let refused = self.storage_room.saved(matches!(result, Err(StoreError::Full)));
             self.stats.saves_refused += u64::from(refused);
-        } else if matches!((work, result), (PendingOp::Publish(publish), Ok(StoreReply::Done)) if !publish.check_only) {
-            // Any other answer proves nothing: no row was written.
+        } else if matches!(result, Ok(StoreReply::Done | StoreReply::Scarce)) {
             self.storage_room.written();
         }
     }

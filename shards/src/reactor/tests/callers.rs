@@ -388,3 +388,26 @@ fn refusals_of_two_callers_of_a_proxy_are_told_apart() {
         }
     });
 }
+
+#[test]
+fn a_register_names_its_caller_if_users_are_charged_to_it() {
+    run(|| {
+        let exempt = vec!["198.51.100.0/24".parse().unwrap()];
+        let limits = StrangerLimits { registers_per_hour: 10, exempt, ..StrangerLimits::default() };
+        let rules = rules(limits, proxies(true, true));
+        let mut bench = Bench::with_callers(1, &rules);
+        for said in [
+            "PROXY 192.0.2.7\nUP\nR\n",
+            "PROXY 127.0.0.9\nUP 192.0.2.7\nR\n",
+            // A proxy that names nobody, and an exempt address.
+            "PROXY 127.0.0.9\nUP\nR\n",
+            "PROXY 198.51.100.1\nUP\nR\n",
+        ] {
+            let mut agent = saying(bench.websocket, said.as_bytes());
+            hears(&mut bench, &mut agent, b"101\npong\n");
+        }
+        let log = bench.log(0);
+        let named: Vec<_> = log.iter().filter(|line| line.starts_with("caller")).collect();
+        assert_eq!(named, ["caller 1c0000207", "caller 1c0000207"]);
+    });
+}

@@ -184,14 +184,18 @@ impl LineEdge {
         }
         let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
         if *op == b'R' {
-            return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
+            return Ingest::Command {
+                consumed,
+                command: SessionCommand::Register { chid: CHID, key: None, caller: None }.into(),
+            };
         }
         if *op == b'O' {
             return Ingest::Command { consumed, command: RelayCommand::Open.into() };
         }
         if *op == b'A' {
             self.forwarded = address(rest);
-            let call = RegistrationCall::Create { device: None, channel: NewChannel { chid: CHID, key: None } };
+            let call =
+                RegistrationCall::Create { device: None, channel: NewChannel { chid: CHID, key: None }, caller: None };
             return Ingest::Command { consumed, command: RegistrationCommand { uaid: Uaid([0; 16]), call }.into() };
         }
         let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
@@ -336,8 +340,17 @@ impl Machine for Script {
             Input::Command { conn, command } => {
                 let (chid, code) = match command {
                     Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
-                    Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, .. })) => (chid, 0),
-                    Command::Registration(_) | Command::Relay(RelayCommand::Open) => (CHID, 0),
+                    Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, caller, .. })) => {
+                        caller.into_iter().for_each(|caller| self.say(format!("caller {:x}", caller.0)));
+                        (chid, 0)
+                    }
+                    Command::Registration(command) => {
+                        if let RegistrationCall::Create { caller, .. } = &command.call {
+                            caller.iter().for_each(|caller| self.say(format!("caller {:x}", caller.0)));
+                        }
+                        (CHID, 0)
+                    }
+                    Command::Relay(RelayCommand::Open) => (CHID, 0),
                     _ => panic!("the edge makes no other"),
                 };
                 assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");

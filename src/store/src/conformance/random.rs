@@ -231,10 +231,10 @@ fn based(op: StoreOp, base: u64) -> StoreOp {
             let clock = Clock(base + after.clock.0 * 1_000);
             StoreOp::Messages { uaid, after: Stamp { clock, ..after }, limit, now }
         }
-        StoreOp::Register { uaid, chid, key, at, seen, mut contact, presence } => {
+        StoreOp::Register { uaid, chid, key, at, seen, mut contact, presence, maker } => {
             let bridge = contact.as_mut().and_then(|contact| contact.bridge.as_mut());
             bridge.into_iter().for_each(|bridge| bridge.registered.0 += base);
-            StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence }
+            StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence, maker }
         }
         StoreOp::Subscribe { uaid, chid, key, at } => StoreOp::Subscribe { uaid, chid, key, at: Clock(base + at.0) },
         StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: Clock(base + at.0) },

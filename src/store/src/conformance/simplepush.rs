@@ -20,7 +20,7 @@ pub(super) fn contacts_are_replaced_whole(port: &mut BlockingStore) {
     };
     let registered = |channel, told: Option<Box<Contact>>| match register(1, channel, 1) {
         StoreOp::Register { uaid, chid, key, at, seen, .. } => {
-            StoreOp::Register { uaid, chid, key, at, seen, contact: told, presence: None }
+            StoreOp::Register { uaid, chid, key, at, seen, contact: told, presence: None, maker: None }
         }
         other => panic!("{other:?}"),
     };

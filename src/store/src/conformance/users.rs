@@ -126,6 +126,7 @@ pub(super) fn channels_are_bounded(port: &mut BlockingStore) {
         seen: NOW,
         contact: None,
         presence: None,
+        maker: None,
     };
     let registers: Vec<_> = (0..limits::CHANNELS_MAX).rev().map(register).collect();
     // An operation must end 25 s after its submission, and those of one user follow each other.
@@ -179,7 +180,7 @@ pub(super) fn presence_is_cleared_exactly(port: &mut BlockingStore) {
     assert_eq!(port.user(uaid(1)), None, "nobody is made by it");
     let registered = match register(1, 2, 1) {
         StoreOp::Register { uaid, chid, key, at: clock, seen, contact, .. } => {
-            StoreOp::Register { uaid, chid, key, at: clock, seen, contact, presence: Some(at(1, 10)) }
+            StoreOp::Register { uaid, chid, key, at: clock, seen, contact, presence: Some(at(1, 10)), maker: None }
         }
         other => panic!("{other:?}"),
     };

@@ -15,11 +15,12 @@ use machine::{StoreError, StoreReply};
 
 use super::database::Database;
 use super::error::Unsaved;
-use super::group::{Group, Numbers, WriteError};
+use super::group::{Group, Numbers, Rooms, WriteError};
 use super::mail::{Answer, CommitterMail, OpRoute, ReplyQueue};
 use super::operation::is_durable;
 use super::options::Fatal;
 use super::room::Room;
+use super::shares::Shares;
 use super::stats::{StoreStats, Tally};
 use super::store_status::StoreStatus;
 
@@ -38,6 +39,7 @@ pub(super) struct Committer {
     pub(super) fatal: Fatal,
     pub(super) numbers: Numbers,
     pub(super) stats: StoreStats,
+    pub(super) shares: Shares,
     /// Time of the oldest write that no sync covered.
     pub(super) unsynced: Option<Instant>,
     pub(super) boarded: Instant,
@@ -71,6 +73,7 @@ impl Committer {
                 self.commit_group(&mut mails);
             }
             self.sync_relaxed();
+            self.count_shares();
             self.show();
         }
         if self.unsynced.is_some() {
@@ -96,7 +99,17 @@ impl Committer {
         true
     }
 
+    /// Reads some of the records that shares need, after a start.
+    fn count_shares(&mut self) {
+        if let Err(error) = self.shares.catch_up(&self.db) {
+            self.store_status.tally.read_failed(&error);
+        }
+    }
+
     fn patience(&self) -> Duration {
+        if self.shares.is_behind() {
+            return Duration::ZERO;
+        }
         let board = BOARD_EVERY.saturating_sub(self.boarded.elapsed());
         let relaxed = self.unsynced.map_or(RELAXED_MAX, |since| RELAXED_MAX.saturating_sub(since.elapsed()));
         board.min(relaxed).max(Duration::from_millis(1))
@@ -138,7 +151,9 @@ impl Committer {
         self.store_status.space.look_again(&self.db);
         let room = self.store_status.space.room();
         let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
-        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, room, self.store_status.user_rows_max);
+        let rooms =
+            Rooms { room, left: self.store_status.space.left(), user_rows_max: self.store_status.user_rows_max };
+        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, &mut self.shares, rooms);
         for mail in mails.drain(..) {
             let done = match mail {
                 CommitterMail::Op(submitted) => {
@@ -259,6 +274,7 @@ impl Committer {
         self.stats.store_disk_bytes = self.store_status.space.used();
         self.stats.store_disk_free_bytes = self.store_status.space.free();
         self.stats.store_room = self.store_status.space.room() as u64;
+        self.stats.store_scarce = u64::from(self.store_status.space.left().is_scarce());
         self.stats.store_cache_bytes = self.db.cache_bytes();
         self.stats.store_buffer_bytes = self.db.buffer_bytes();
         self.stats.store_circuit_open = u64::from(self.store_status.circuit_open.load(Ordering::Relaxed));

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use super::error::{Cause, StoreOpenError};
 
 /// Content of the format file.
-pub(super) const FORMAT: &str = "murre embedded store, format 4\n";
+pub(super) const FORMAT: &str = "murre embedded store, format 5\n";
+/// Content of the format file before records had shares. Such records are read as they are.
+const FORMAT_4: &str = "murre embedded store, format 4\n";
 /// Content of the format file before records had bridges. Such records are read as they are.
 const FORMAT_3: &str = "murre embedded store, format 3\n";
 /// Content of the format file before records named channels. Such records are read as they are.
@@ -65,7 +67,7 @@ pub(super) fn format_of(dir: &Path) -> Result<Option<u8>, StoreOpenError> {
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Err(StoreOpenError::new(&path, damaged())),
         Err(e) => return Err(StoreOpenError::io(&path, "read", e)),
     };
-    let known = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT].iter().zip(1..).find(|(text, _)| **text == found);
+    let known = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT_4, FORMAT].iter().zip(1..).find(|(text, _)| **text == found);
     if let Some((_, number)) = known {
         return Ok(Some(number));
     }

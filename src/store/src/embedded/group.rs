@@ -9,6 +9,7 @@ pub(super) mod load;
 mod messages;
 pub(super) mod removal;
 pub(super) mod cleanup;
+mod share;
 mod users;
 
 use std::collections::hash_map::Entry;
@@ -24,6 +25,7 @@ use super::query;
 use super::record::Record;
 use super::room::Room;
 use super::rows::{self, ChannelRow};
+use super::shares::Shares;
 use super::stats::StoreStats;
 
 /// Reason for which an operation of a group was not done.
@@ -46,6 +48,15 @@ pub(super) struct Numbers {
     pub(super) registration: u64,
 }
 
+/// Reason for which a row is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RowEnd {
+    /// The user has it, or its sender took it back.
+    Acked,
+    /// It expired, was replaced, or its channel is no more.
+    Gone,
+}
+
 /// Unwritten changes, on top of the database.
 pub(super) struct Group<'a> {
     db: &'a Database,
@@ -54,17 +65,36 @@ pub(super) struct Group<'a> {
     users: HashMap<Uaid, Pending>,
     /// Registrations of channels that were looked up or changed, for records that do not name them.
     channels: HashMap<(Uaid, Chid), Option<u64>>,
-    /// Messages in topic slots, with their registrations.
-    topics: HashMap<Vec<u8>, Option<(TopicHolder, u64)>>,
+    /// Messages in topic slots.
+    topics: HashMap<Vec<u8>, Option<TopicSlot>>,
     /// Users with rows in the batch.
     touched: HashSet<Uaid>,
     numbers: &'a mut Numbers,
     /// Their values in `meta`.
     numbers_written: Numbers,
     bytes: u64,
-    room: Room,
-    user_rows_max: u64,
+    shares: &'a mut Shares,
+    rooms: Rooms,
     wrote: bool,
+}
+
+/// Room for the rows of a group.
+pub(super) struct Rooms {
+    /// Decides which operations are refused.
+    pub(super) room: Room,
+    /// Room for messages, which those of the group lower.
+    pub(super) left: machine::share::Room,
+    /// Bound on the rows of a user.
+    pub(super) user_rows_max: u64,
+}
+
+/// A row of a topic.
+#[derive(Clone, Copy)]
+struct TopicSlot {
+    held: TopicHolder,
+    registration: u64,
+    /// Bytes of key and value.
+    bytes: usize,
 }
 
 struct Pending {
@@ -73,13 +103,13 @@ struct Pending {
 }
 
 impl<'a> Group<'a> {
-    /// Creates an empty group. `room` decides which operations are refused; `user_rows_max` bounds the rows of a user.
+    /// Creates an empty group.
     pub(super) fn new(
         db: &'a Database,
         stats: &'a mut StoreStats,
         numbers: &'a mut Numbers,
-        room: Room,
-        user_rows_max: u64,
+        shares: &'a mut Shares,
+        rooms: Rooms,
     ) -> Group<'a> {
         Group {
             db,
@@ -92,20 +122,20 @@ impl<'a> Group<'a> {
             numbers_written: *numbers,
             numbers,
             bytes: 0,
-            room,
-            user_rows_max,
+            shares,
+            rooms,
             wrote: false,
         }
     }
 
     pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, WriteError> {
-        if self.room == Room::Nothing && !op.is_read() {
+        if self.rooms.room == Room::Nothing && !op.is_read() {
             return self.refuse_full();
         }
         match op {
             StoreOp::Touch { uaid, seen } => self.touch(uaid, seen),
-            StoreOp::Register { uaid, chid, key, at, seen, contact, presence: _ } => {
-                self.register(uaid, (chid, key, at), seen, contact.as_deref())
+            StoreOp::Register { uaid, chid, key, at, seen, contact, presence: _, maker } => {
+                self.register(uaid, (chid, key, at), seen, contact.as_deref(), maker)
             }
             StoreOp::Subscribe { uaid, chid, key, at } => self.subscribe(uaid, (chid, key, at)),
             StoreOp::SetContact { uaid, contact, durable: _ } => self.set_contact(uaid, &contact),
@@ -121,7 +151,7 @@ impl<'a> Group<'a> {
             StoreOp::ClearRefused { uaid, registered } => self.clear_refused(uaid, registered),
             StoreOp::DropBridged { uaid, registered } => self.drop_bridged(uaid, registered),
             StoreOp::Publish { message, checked: _ } => self.publish(&message),
-            StoreOp::Save { .. } if self.room >= Room::OnlyDeletes => self.refuse_full(),
+            StoreOp::Save { .. } if self.rooms.room >= Room::OnlyDeletes => self.refuse_full(),
             StoreOp::Save { messages } => self.save(&messages),
             StoreOp::Settle { rows, low_water, durable: _ } => self.settle(&rows, low_water),
             StoreOp::Tried { rows } => self.tried(&rows),
@@ -192,8 +222,11 @@ impl<'a> Group<'a> {
     /// Changes a record that [`Group::user`] has looked up; creates it if there is none.
     fn change(&mut self, uaid: Uaid, change: impl FnOnce(&mut Record)) {
         let pending = self.users.entry(uaid).or_insert(Pending { record: None, changed: false });
-        change(pending.record.get_or_insert_with(Record::new));
+        let record = pending.record.get_or_insert_with(Record::new);
+        let before = record.charge();
+        change(record);
         pending.changed = true;
+        self.shares.charge(uaid, before, record.charge());
     }
 
     /// The registration of a channel after the operations before; `None` if it is not registered.
@@ -242,13 +275,14 @@ impl<'a> Group<'a> {
     }
 
     /// Removes a message row, which may not be there.
-    fn remove_message(&mut self, uaid: Uaid, key: Slice) -> Result<(), WriteError> {
+    fn remove_message(&mut self, uaid: Uaid, key: Slice, end: RowEnd) -> Result<(), WriteError> {
         if let Some((_, stamp, _)) = rows::parse_message_key(&key).filter(|(_, stamp, _)| rows::is_counted(*stamp)) {
             self.write_out_for(uaid)?;
-            if self.db.messages.contains_key(&key).map_err(WriteError::Read)? {
-                self.count_row(uaid, stamp, false)?;
+            if let Some(value) = self.db.messages.get(&key).map_err(WriteError::Read)? {
+                self.row_went(uaid, stamp, key.len() + value.len(), end)?;
             }
         }
+        self.shares.row_went(uaid);
         self.touched.insert(uaid);
         self.stats.store_rows_deleted += 1;
         self.bytes += key.len() as u64;
@@ -256,18 +290,21 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// Counts the arrival or removal of a row, if rows of this stamp are counted.
-    fn count_row(&mut self, uaid: Uaid, stamp: Stamp, came: bool) -> Result<(), WriteError> {
+    /// Counts the removal of a row, if rows of this stamp are counted.
+    fn row_went(&mut self, uaid: Uaid, stamp: Stamp, bytes: usize, end: RowEnd) -> Result<(), WriteError> {
         if rows::is_counted(stamp) && self.user(uaid)?.is_some() {
-            self.change(uaid, |record| record.count_row(came));
+            self.change(uaid, |record| record.row_went(bytes, end == RowEnd::Acked));
         }
         Ok(())
     }
 
     /// Removes the topic row of this stamp, which is there.
-    fn remove_topic(&mut self, key: Vec<u8>, stamp: Stamp) -> Result<(), WriteError> {
+    fn remove_topic(&mut self, key: Vec<u8>, stamp: Stamp, end: RowEnd) -> Result<(), WriteError> {
         if let Some(uaid) = rows::uaid_of(&key) {
-            self.count_row(uaid, stamp, false)?;
+            if let Some(slot) = self.topic_held(&key)? {
+                self.row_went(uaid, stamp, slot.bytes, end)?;
+            }
+            self.shares.row_went(uaid);
             self.touched.insert(uaid);
         }
         self.stats.store_rows_deleted += 1;

@@ -32,6 +32,7 @@ mod record;
 mod room;
 mod rows;
 mod salvage;
+mod shares;
 mod stats;
 mod store;
 mod store_status;

@@ -1,23 +1,28 @@
 //! The record of a user, as bytes that are edited in place. `rows` has its layout.
 
-use machine::ids::{Chid, Clock, Uaid};
+use std::num::NonZeroU64;
+
+use machine::UserRow;
+use machine::ids::{AddressDigest, Chid, Clock, Uaid};
+use machine::share::Credit;
 use machine::simplepush::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
 use machine::upstream::Bridged;
-use machine::UserRow;
 
 use super::rows::{ROWS_PER_COUNT, chid_of, half, word};
 use crate::RECORD_VERSION;
 use crate::bridge;
 use crate::transfer::{Channel, WholeUser};
 
-/// Format of records: it did not change when flags for names and bridges were added, because the number of the
+/// Format of records: it did not change when flags for names, bridges and shares were added, because the number of the
 /// directory did.
 const RECORD_FORMAT: u8 = 2;
 /// Channels of a user up to which its record names them: a hello and a stored message then read one row. The bound
 /// keeps a register from writing more than 192 bytes for the channels that were there before.
 const NAMES_MAX: usize = 8;
-const HEAD_BYTES: usize = 36;
+const HEAD_BYTES: usize = 52;
+/// Bytes of the head of a record without numbers of shares.
+const HEAD_BYTES_BEFORE: usize = 36;
 const NAME_BYTES: usize = 24;
 const MAY_HAVE_MESSAGES: u8 = 1;
 const SIMPLE: u8 = 2;
@@ -29,8 +34,18 @@ const MINIMUM_SHIFT: u8 = 3;
 const MINIMUM: u8 = 7 << MINIMUM_SHIFT;
 /// Flag of a record with a bridge.
 const BRIDGE: u8 = 64;
+/// Flag of a record whose head has the numbers of shares. An earlier version wrote none; they count as 0.
+const SHARES: u8 = 128;
 
 const _: () = assert!(machine::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
+
+/// Bytes that a user is charged with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Charge {
+    /// Address from which the user was made.
+    pub(super) maker: Option<AddressDigest>,
+    pub(super) bytes: u64,
+}
 
 /// A user's record as bytes, edited in place. Its length is always head, names, wake data and bridge.
 ///
@@ -47,7 +62,7 @@ impl Record {
         let mut bytes = vec![0; HEAD_BYTES];
         bytes[0] = RECORD_FORMAT;
         bytes[1] = RECORD_VERSION;
-        bytes[2] = NAMES;
+        bytes[2] = NAMES | SHARES;
         Record { bytes }
     }
 
@@ -56,7 +71,7 @@ impl Record {
         let mut bytes = head.to_vec();
         bytes.resize(HEAD_BYTES, 0);
         bytes[0] = RECORD_FORMAT;
-        bytes[2] = (bytes[2] & (MAY_HAVE_MESSAGES | SIMPLE)) | NAMES;
+        bytes[2] = (bytes[2] & (MAY_HAVE_MESSAGES | SIMPLE)) | NAMES | SHARES;
         bytes[28..32].fill(0);
         bytes.extend_from_slice(wake);
         Record { bytes }
@@ -64,6 +79,12 @@ impl Record {
 
     /// Reads what [`Record::as_bytes`] gave; `None` for anything else.
     pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
+        if bytes.get(2)? & SHARES == 0 {
+            let (head, rest) = bytes.split_at_checked(HEAD_BYTES_BEFORE)?;
+            let mut present = [head, &[0; HEAD_BYTES - HEAD_BYTES_BEFORE], rest].concat();
+            present[2] |= SHARES;
+            return Record::parse(&present);
+        }
         let head = bytes.get(..HEAD_BYTES)?;
         let count = match head[2] & NAMES {
             0 => 0,
@@ -224,14 +245,43 @@ impl Record {
         u64::from(half(&self.bytes, 32)) * ROWS_PER_COUNT
     }
 
-    pub(super) fn count_row(&mut self, came: bool) {
-        let count = half(&self.bytes, 32);
-        let after = if came { count.saturating_add(1) } else { count.saturating_sub(1) };
-        self.bytes[32..36].copy_from_slice(&after.to_be_bytes());
+    /// Counts the arrival of a row of this many bytes, for all rows that it stands for.
+    pub(super) fn row_came(&mut self, bytes: usize) {
+        self.set_half(32, half(&self.bytes, 32).saturating_add(1));
+        self.set_half(44, half(&self.bytes, 44).saturating_add(bytes as u32));
+        self.set_half(48, self.credit().stored(bytes as u64 * ROWS_PER_COUNT).0);
+    }
+
+    /// Counts the end of such a row; `acked` if the user has got it.
+    pub(super) fn row_went(&mut self, bytes: usize, acked: bool) {
+        self.set_half(32, half(&self.bytes, 32).saturating_sub(1));
+        self.set_half(44, half(&self.bytes, 44).saturating_sub(bytes as u32));
+        if acked {
+            self.set_half(48, self.credit().acked(bytes as u64 * ROWS_PER_COUNT).0);
+        }
     }
 
     pub(super) fn no_rows(&mut self) {
         self.bytes[32..36].fill(0);
+        self.bytes[44..48].fill(0);
+    }
+
+    /// The approximate bytes of the user's rows, and the address that they are charged to.
+    pub(super) fn charge(&self) -> Charge {
+        let maker = NonZeroU64::new(self.word(36)).map(AddressDigest);
+        Charge { maker, bytes: u64::from(half(&self.bytes, 44)) * ROWS_PER_COUNT }
+    }
+
+    pub(super) fn set_maker(&mut self, maker: Option<AddressDigest>) {
+        self.bytes[36..44].copy_from_slice(&maker.map_or(0, |maker| maker.0.get()).to_be_bytes());
+    }
+
+    pub(super) fn credit(&self) -> Credit {
+        Credit(half(&self.bytes, 48))
+    }
+
+    fn set_half(&mut self, at: usize, value: u32) {
+        self.bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
     }
 
     /// The record as the machine reads it.

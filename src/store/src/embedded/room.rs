@@ -12,8 +12,11 @@
 //! less, or many tables in level 0 while a compaction is under way nothing
 //! ```
 //! `store.max_bytes` bounds the directory in the same steps, with an eighth of it on top for all but messages.
+//! Before the first step, shares of the room that is left are given (`left`).
 //!
 //! Lives on: the keeper measures, the committer asks, threads of fjall wait.
+
+mod left;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -68,6 +71,8 @@ pub(super) struct Space {
     /// Time of the last look, microseconds since `started`.
     looked: AtomicU64,
     used: AtomicU64,
+    /// The part of it that is journals.
+    journals: AtomicU64,
     free: AtomicU64,
     total: AtomicU64,
     /// Bytes in write buffers.
@@ -104,6 +109,7 @@ impl Space {
             started: Instant::now(),
             looked: zero(),
             used: zero(),
+            journals: zero(),
             free: AtomicU64::new(u64::MAX),
             total: AtomicU64::new(u64::MAX),
             buffers: zero(),
@@ -126,6 +132,8 @@ impl Space {
         if let Ok(bytes) = db.fjall.disk_space() {
             self.used_since.store(0, Ordering::Relaxed);
             self.used.store(bytes, Ordering::Relaxed);
+            let tables: u64 = db.keyspaces().into_iter().map(fjall::Keyspace::disk_space).sum();
+            self.journals.store(bytes.saturating_sub(tables), Ordering::Relaxed);
         }
         self.look(db);
     }
@@ -177,9 +185,8 @@ impl Space {
     }
 
     fn room_below_bound(&self) -> Room {
-        let used = self.used().saturating_add(self.used_since.load(Ordering::Relaxed));
         let head_room = (self.bytes_max / 8).clamp(HEAD_ROOM_BYTES.0, HEAD_ROOM_BYTES.1);
-        match used.checked_sub(self.bytes_max) {
+        match self.used_of_bound().checked_sub(self.bytes_max) {
             None => Room::Plenty,
             Some(over) if over < head_room / 2 => Room::NoMessages,
             Some(over) if over < head_room => Room::NoRegisters,
@@ -353,28 +360,34 @@ fn closing() -> fjall::LsmError {
 /// Last state of room that was logged.
 pub(super) struct Told {
     room: Room,
+    scarce: bool,
     at: Option<Instant>,
 }
 
 impl Default for Told {
     fn default() -> Told {
-        Told { room: Room::Plenty, at: None }
+        Told { room: Room::Plenty, scarce: false, at: None }
     }
 }
 
 impl Told {
     /// Logs a change of room; not too often when it goes up and down.
     pub(super) fn tell(&mut self, space: &Space) {
-        let room = space.room();
+        let (room, left) = (space.room(), space.left());
         let lately = self.at.is_some_and(|at| at.elapsed() < TOLD_EVERY);
-        if room == self.room || (lately && room < self.room) {
+        let (now, told) = ((room, left.is_scarce()), (self.room, self.scarce));
+        if now == told || (lately && now < told) {
             return;
         }
-        (self.room, self.at) = (room, Some(Instant::now()));
+        (self.room, self.scarce, self.at) = (now.0, now.1, Some(Instant::now()));
         let (free, used) = (space.free(), space.used());
         let needed = 2 * space.buffers() + space.largest_compaction() + space.reserve();
         let max = (space.bytes_max != u64::MAX).then_some(space.bytes_max);
         match room {
+            Room::Plenty if left.is_scarce() => tracing::warn!(
+                left = left.left,
+                "storage nearly full: messages refused of users with more than their share"
+            ),
             Room::Plenty => tracing::info!(free, used, "storage has room again"),
             Room::NoMessages => tracing::error!(free, needed, used, max, "storage full: messages refused"),
             Room::NoRegisters => tracing::error!(free, needed, used, max, "storage full: registers refused, too"),
@@ -447,6 +460,7 @@ mod tests {
     fn the_bound_on_bytes_leaves_head_room_for_what_must_happen() {
         let options = Options { bytes_max: 4 << 30, ..Options::default() };
         let space = space(&options, 1 << 40, 0, 0);
+        space.journals.store(320 * MIB, Ordering::Relaxed);
         let at = |used: u64| {
             space.used.store(used * MIB, Ordering::Relaxed);
             space.room()

@@ -21,6 +21,7 @@ use super::group::Numbers;
 use super::mail::{CommitterMail, ReaderMail};
 use super::options::Options;
 use super::port::Port;
+use super::shares::Shares;
 use super::stats::StoreStats;
 use super::store_status::StoreStatus;
 use super::{journal, maintenance, migration, pacing, reader, room, rows};
@@ -113,6 +114,7 @@ impl Embedded {
             fatal: options.fatal.clone(),
             numbers: self.numbers,
             stats: StoreStats::default(),
+            shares: Shares::new(),
             unsynced: None,
             boarded: Instant::now(),
             failed: false,

@@ -34,6 +34,7 @@ pub fn register(user: u8, channel: u8, at: u64) -> StoreOp {
         seen: NOW,
         contact: None,
         presence: None,
+        maker: None,
     }
 }
 
@@ -78,7 +79,7 @@ pub fn bridged(registered: u64) -> Box<Bridged> {
 pub fn register_bridged(user: u8, channel: u8, registered: u64) -> StoreOp {
     let StoreOp::Register { uaid, chid, key, seen, presence, .. } = register(user, channel, 0) else { unreachable!() };
     let contact = Some(Box::new(Contact { bridge: Some(bridged(registered)), ..Contact::default() }));
-    StoreOp::Register { uaid, chid, key, at: Clock(registered), seen, contact, presence }
+    StoreOp::Register { uaid, chid, key, at: Clock(registered), seen, contact, presence, maker: None }
 }
 
 pub fn update(user: u8, channel: u8, clock: u64, version: u64) -> Message {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
+use crate::ids::{CallerAddress, Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic, Urgency};
 use crate::simplepush::{Mode, WakeData};
 
@@ -28,6 +28,8 @@ pub enum SessionCommand {
         chid: Chid,
         /// Digest of the VAPID key that locks the endpoint, if any; already checked to be on the curve.
         key: Option<KeyDigest>,
+        /// Address of the caller ([`Command::set_caller`](super::Command::set_caller)).
+        caller: Option<CallerAddress>,
     },
     /// [`SessionEvent::Unregistered`] answers, also for unknown channels.
     Unregister {

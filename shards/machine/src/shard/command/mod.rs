@@ -20,7 +20,7 @@ pub use registration::{Device, NewChannel, RegistrationAnswer, RegistrationCall,
 pub use relay::{RelayCommand, RelayEvent};
 pub use sender::{Cancel, Cancelled, Disposition, Publish, Published, Refusal, SenderCommand, SenderEvent};
 
-use crate::ids::EmissionId;
+use crate::ids::{CallerAddress, EmissionId};
 use crate::upstream::ForwardOutcome;
 
 use super::receipt::ReceiptAnswer;
@@ -91,6 +91,24 @@ impl Command {
             Command::Node(NodeCommand::Push(_) | NodeCommand::Notify(_) | NodeCommand::Disconnect(_)) => {
                 Creates::Nothing
             }
+        }
+    }
+
+    /// Names the address of the caller, if this command may make a user. A user without one is charged to no address.
+    pub fn set_caller(&mut self, address: CallerAddress) {
+        match self {
+            Command::Agent(AgentCommand::Session(SessionCommand::Register { caller, .. })) => *caller = Some(address),
+            Command::Relay(RelayCommand::For { command, .. }) => {
+                if let SessionCommand::Register { caller, .. } = &mut **command {
+                    *caller = Some(address);
+                }
+            }
+            Command::Registration(command) => {
+                if let RegistrationCall::Create { caller, .. } = &mut command.call {
+                    *caller = Some(address);
+                }
+            }
+            Command::Agent(_) | Command::Relay(_) | Command::Sender(_) | Command::Node(_) => {}
         }
     }
 }

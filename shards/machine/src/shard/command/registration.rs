@@ -1,6 +1,6 @@
 //! Commands of the registration API (PROTOCOL.md 3), and the answers of the machine.
 
-use crate::ids::{Chid, KeyDigest, Uaid};
+use crate::ids::{CallerAddress, Chid, KeyDigest, Uaid};
 use crate::upstream::BridgeKind;
 
 use super::sender::Refusal;
@@ -19,6 +19,8 @@ pub enum RegistrationCall {
     Create {
         device: Option<Device>,
         channel: NewChannel,
+        /// Address of the caller ([`Command::set_caller`](super::Command::set_caller)).
+        caller: Option<CallerAddress>,
     },
     /// Replace the device.
     Update(Result<Option<Device>, Refusal>),

@@ -4,12 +4,23 @@
 #[derive(Default)]
 pub(in crate::shard) struct StorageRoom {
     full: bool,
+    scarce: bool,
 }
 
 impl StorageRoom {
     /// No message is taken that would have to be saved.
     pub fn is_full(&self) -> bool {
         self.full
+    }
+
+    /// Storage gives shares of its room: it judges the messages of a user who has some unacked.
+    pub fn is_scarce(&self) -> bool {
+        self.scarce
+    }
+
+    /// Storage has answered a write of messages.
+    pub fn answered(&mut self, scarce: bool) {
+        self.scarce = scarce;
     }
 
     /// Storage has answered a save; `full` when it had no room for it. Returns true if it was refused so.

@@ -109,7 +109,7 @@ fn a_shard_that_is_late_in_every_round_ends_a_silent_session() {
 fn a_pong_behind_a_command_that_waits_for_storage_is_in_time() {
     let (mut mesh, socket) = pinged();
     mesh.store.mode = Mode::Held;
-    mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None });
+    mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None, caller: None });
     for _ in 0..30 {
         stand_still(&mut mesh, 1);
         hear(&mut mesh, false);
@@ -127,7 +127,7 @@ fn a_pong_behind_a_command_that_waits_for_storage_is_in_time() {
 fn a_session_that_is_silent_after_its_command_ends_all_the_same() {
     let (mut mesh, socket) = pinged();
     mesh.store.mode = Mode::Held;
-    mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None });
+    mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None, caller: None });
     mesh.pass(10);
     hear(&mut mesh, false);
     mesh.store.release();

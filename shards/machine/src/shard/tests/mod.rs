@@ -24,6 +24,7 @@ mod receipts;
 mod refresh;
 mod relay;
 mod reset;
+mod scarce;
 mod simple;
 mod slow_reader;
 mod times;

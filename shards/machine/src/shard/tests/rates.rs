@@ -71,7 +71,7 @@ fn an_older_no_does_not_outlive_a_register() {
         let no = mesh.store.replies.pop_front().expect("storage answered the POST");
         let socket = mesh.session(0, Some(uaid));
         mesh.store.mode = Mode::Held;
-        mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None });
+        mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None, caller: None });
         if register_answered {
             mesh.store.release();
             mesh.run();

@@ -14,7 +14,7 @@ pub(super) fn channel(chid: Chid) -> NewChannel {
 /// Registers a bridged user with [`CHANNEL`] whose owner is `shard`.
 pub(super) fn bridged_user(mesh: &mut Mesh, shard: usize) -> Uaid {
     let uaid = mesh.uaid_of(shard);
-    let call = RegistrationCall::Create { device: Some(device("token")), channel: channel(CHANNEL) };
+    let call = RegistrationCall::Create { device: Some(device("token")), channel: channel(CHANNEL), caller: None };
     let answer = mesh.registration(shard, uaid, call);
     assert_eq!(answer, RegistrationAnswer::Registered { uaid, channel: channel(CHANNEL) });
     uaid
@@ -118,7 +118,7 @@ fn calls_of_one_user_come_one_at_a_time() {
 fn a_user_without_a_device_says_hello() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.uaid_of(0);
-    let call = RegistrationCall::Create { device: None, channel: channel(CHANNEL) };
+    let call = RegistrationCall::Create { device: None, channel: channel(CHANNEL), caller: None };
     let registered = |chid| RegistrationAnswer::Registered { uaid, channel: channel(chid) };
     assert_eq!(mesh.registration(0, uaid, call), registered(CHANNEL));
     assert_eq!(mesh.registration(0, uaid, RegistrationCall::Update(Ok(None))), RegistrationAnswer::Done);

@@ -119,7 +119,7 @@ fn a_member_of_another_shard_registers_and_acks_directs() {
         let member = mesh.known_user(owner);
         mesh.attach(relay, Some(member));
         let chid = Chid([0xc9; 16]);
-        mesh.ask_for(relay, member, SessionCommand::Register { chid, key: None });
+        mesh.ask_for(relay, member, SessionCommand::Register { chid, key: None, caller: None });
         assert_eq!(mesh.said_to(relay, member).last(), Some(&Said::Registered(200)));
         let stamp = mesh.accept(1, Message { chid, ..message(member) }, Disposition::Direct);
         assert_eq!(mesh.notified(relay, member), [stamp]);

@@ -6,7 +6,7 @@ use machine::limits;
 use machine::time::UnixSeconds;
 
 use super::removal::REMOVAL_ROWS_MAX;
-use super::{Group, WriteError};
+use super::{Group, RowEnd, WriteError};
 use crate::embedded::query;
 use crate::embedded::record::Record;
 use crate::embedded::rows;
@@ -40,7 +40,7 @@ impl Group<'_> {
                 self.stats.store_expired_reclaimed += keys.len() as u64;
                 for key in keys {
                     if let Some(uaid) = rows::uaid_of(&key) {
-                        self.remove_message(uaid, key)?;
+                        self.remove_message(uaid, key, RowEnd::Gone)?;
                     }
                 }
             }
@@ -54,7 +54,7 @@ impl Group<'_> {
                     };
                     if let Some(message) = rows::message(&value) {
                         self.stats.store_expired_reclaimed += 1;
-                        self.remove_topic(key.to_vec(), message.stamp)?;
+                        self.remove_topic(key.to_vec(), message.stamp, RowEnd::Gone)?;
                     }
                 }
             }

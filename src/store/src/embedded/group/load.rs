@@ -21,7 +21,7 @@ pub(in crate::embedded) struct Load {
 impl Group<'_> {
     /// Takes on rows and users. Every lookup comes before the first change, so that a read that fails changes nothing.
     pub(in crate::embedded) fn load(&mut self, load: &Load) -> Result<StoreReply, WriteError> {
-        if self.room >= Room::NoMessages {
+        if self.rooms.room >= Room::NoMessages {
             return self.refuse_full();
         }
         for message in &load.rows {

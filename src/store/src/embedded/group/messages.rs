@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fjall::Slice;
 use machine::ids::{Chid, Clock, Stamp, Uaid};
-use machine::message::{Message, TopicHolder, Tries};
+use machine::message::{Message, Tries};
 use machine::{RowKey, StoreError, StoreReply};
 
-use super::{Group, Pending, WriteError};
+use super::{Group, Pending, RowEnd, TopicSlot, WriteError};
 use crate::embedded::room::Room;
 use crate::embedded::rows;
 
@@ -33,22 +33,26 @@ impl Group<'_> {
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
         }
-        if self.room >= Room::NoMessages {
+        if self.rooms.room >= Room::NoMessages {
             return self.refuse_full();
         }
-        if row_count >= self.user_rows_max {
+        if row_count >= self.rooms.user_rows_max {
             self.stats.store_user_full += 1;
+            return Err(WriteError::Refused(StoreError::Full));
+        }
+        if self.is_beyond_share(message.uaid)? {
+            self.stats.store_share_full += 1;
             return Err(WriteError::Refused(StoreError::Full));
         }
         if self.is_newest(message, registration)? {
             self.keep(message, saved, registration)?;
         }
-        Ok(StoreReply::Done)
+        Ok(self.written())
     }
 
     /// Stores messages of a ledger while anything can be written: at start they have no other place.
     pub(in crate::embedded) fn save(&mut self, messages: &[Arc<Message>]) -> Result<StoreReply, WriteError> {
-        if self.room == Room::Nothing {
+        if self.rooms.room == Room::Nothing {
             return self.refuse_full();
         }
         // Every lookup comes before the first change: a batch of one user is whole or not there.
@@ -67,7 +71,7 @@ impl Group<'_> {
                 self.keep(message, true, registration)?;
             }
         }
-        Ok(StoreReply::Done)
+        Ok(self.written())
     }
 
     pub(super) fn settle(&mut self, settled: &[RowKey], low_water: Option<Clock>) -> Result<StoreReply, WriteError> {
@@ -77,7 +81,7 @@ impl Group<'_> {
         let mut exact = Vec::new();
         for row in settled.iter().filter(|row| row.topic.is_some()) {
             let key = rows::row_key(row);
-            if self.topic_held(&key)?.is_some_and(|(held, _)| held.stamp == row.stamp) {
+            if self.topic_held(&key)?.is_some_and(|slot| slot.held.stamp == row.stamp) {
                 exact.push((key, row.stamp));
             }
         }
@@ -87,10 +91,10 @@ impl Group<'_> {
         };
         let named = settled.iter().filter(|row| row.topic.is_none());
         for key in named.map(|row| Slice::from(rows::row_key(row))).chain(covered) {
-            self.remove_message(uaid, key)?;
+            self.remove_message(uaid, key, RowEnd::Acked)?;
         }
         for (key, stamp) in exact {
-            self.remove_topic(key, stamp)?;
+            self.remove_topic(key, stamp, RowEnd::Acked)?;
         }
         if let Some(clock) = low_water
             && self.user(uaid)?.is_some()
@@ -139,17 +143,19 @@ impl Group<'_> {
     pub(super) fn keep(&mut self, message: &Arc<Message>, saved: bool, registration: u64) -> Result<(), WriteError> {
         let uaid = message.uaid;
         let value = rows::value(message, saved, registration);
-        self.bytes += (rows::MESSAGE_KEY_BYTES + value.len()) as u64;
+        let bytes = rows::MESSAGE_KEY_BYTES + value.len();
+        self.bytes += bytes as u64;
         self.raise_clock(message.stamp.clock);
         let mut is_new = true;
         match &message.topic {
             Some(topic) => {
                 let key = rows::topic_key(uaid, message.chid, topic);
-                if let Some((held, _)) = self.topic_held(&key)? {
-                    self.count_row(uaid, held.stamp, false)?;
+                if let Some(slot) = self.topic_held(&key)? {
+                    self.row_went(uaid, slot.held.stamp, slot.bytes, RowEnd::Gone)?;
+                    self.shares.row_went(uaid);
                 }
                 self.batch.insert(&self.db.topics, &key[..], value);
-                self.topics.insert(key, Some((message.held(), registration)));
+                self.topics.insert(key, Some(TopicSlot { held: message.held(), registration, bytes }));
             }
             None => {
                 let key = rows::message_key(uaid, message.stamp, message.chid);
@@ -159,9 +165,11 @@ impl Group<'_> {
             }
         }
         self.touched.insert(uaid);
-        if is_new {
-            self.count_row(uaid, message.stamp, true)?;
+        if is_new && rows::is_counted(message.stamp) && self.user(uaid)?.is_some() {
+            self.change(uaid, |record| record.row_came(bytes));
         }
+        self.shares.row_came(uaid, bytes as u64);
+        self.rooms.left.left = self.rooms.left.left.saturating_sub(bytes as u64);
         if let Some(Pending { record: Some(record), changed }) = self.users.get_mut(&uaid)
             && record.mark(true)
         {
@@ -176,15 +184,19 @@ impl Group<'_> {
     pub(super) fn is_newest(&mut self, message: &Message, registration: u64) -> Result<bool, WriteError> {
         let Some(topic) = &message.topic else { return Ok(true) };
         let there = self.topic_held(&rows::topic_key(message.uaid, message.chid, topic))?;
-        Ok(there.is_none_or(|(held, of)| of != registration || message.replaces(&held)))
+        Ok(there.is_none_or(|slot| slot.registration != registration || message.replaces(&slot.held)))
     }
 
-    fn topic_held(&mut self, key: &[u8]) -> Result<Option<(TopicHolder, u64)>, WriteError> {
+    pub(super) fn topic_held(&mut self, key: &[u8]) -> Result<Option<TopicSlot>, WriteError> {
         if let Some(held) = self.topics.get(key) {
             return Ok(*held);
         }
         let value = self.db.topics.get(key).map_err(WriteError::Read)?;
-        let held = value.and_then(|value| Some((rows::message(&value)?.held(), rows::peek(&value)?.registration)));
+        let slot = |value: Slice| {
+            let (held, registration) = (rows::message(&value)?.held(), rows::peek(&value)?.registration);
+            Some(TopicSlot { held, registration, bytes: rows::MESSAGE_KEY_BYTES + value.len() })
+        };
+        let held = value.and_then(slot);
         self.topics.insert(key.to_vec(), held);
         Ok(held)
     }

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use fjall::{Keyspace, Slice};
 use machine::ids::Uaid;
 
-use super::{Group, WriteError};
+use super::{Group, RowEnd, WriteError};
 use crate::embedded::query;
 use crate::embedded::rows;
 
@@ -103,9 +103,9 @@ impl Group<'_> {
             };
             match rows::message(value) {
                 _ if live => {}
-                Some(message) if topics => self.remove_topic(key.to_vec(), message.stamp)?,
+                Some(message) if topics => self.remove_topic(key.to_vec(), message.stamp, RowEnd::Gone)?,
                 Some(_) | None if topics => self.batch.remove(&self.db.topics, key.clone()),
-                Some(_) | None => self.remove_message(uaid, key.clone())?,
+                Some(_) | None => self.remove_message(uaid, key.clone(), RowEnd::Gone)?,
             }
             self.stats.store_removed_rows += u64::from(!live);
         }

@@ -1,7 +1,7 @@
 //! Operations on the record of a user, and the removal of channels and users.
 
 use machine::StoreReply;
-use machine::ids::{Chid, Clock, KeyDigest, Uaid};
+use machine::ids::{AddressDigest, Chid, Clock, KeyDigest, Uaid};
 use machine::limits;
 use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
@@ -9,7 +9,7 @@ use machine::upstream::Bridged;
 
 use super::{Group, Pending, WriteError};
 use crate::embedded::query;
-use crate::embedded::record::Record;
+use crate::embedded::record::{Charge, Record};
 use crate::embedded::room::Room;
 use crate::embedded::rows::ChannelRow;
 
@@ -28,9 +28,11 @@ impl Group<'_> {
         channel: (Chid, Option<KeyDigest>, Clock),
         seen: UnixSeconds,
         contact: Option<&Contact>,
+        maker: Option<AddressDigest>,
     ) -> Result<StoreReply, WriteError> {
         let (chid, key, at) = channel;
         let user = self.user(uaid)?.as_ref().map(|record| (record.channel_count(), record.contact()));
+        let maker = maker.filter(|_| user.is_none());
         let known = self.registration(uaid, chid)?.is_some();
         let (count, there) = user.map_or((0, None), |(count, there)| (count, Some(there)));
         if known && contact.is_none_or(|contact| there.as_ref() == Some(contact)) {
@@ -38,7 +40,7 @@ impl Group<'_> {
             self.stats.store_registers_repeated += 1;
             return Ok(StoreReply::Done);
         }
-        if self.room >= Room::NoRegisters || (!known && count >= limits::CHANNELS_MAX) {
+        if self.rooms.room >= Room::NoRegisters || (!known && count >= limits::CHANNELS_MAX) {
             return self.refuse_full();
         }
         self.stats.store_registers += 1;
@@ -51,6 +53,9 @@ impl Group<'_> {
         self.change(uaid, |record| {
             record.saw(seen);
             record.advance(at);
+            if maker.is_some() {
+                record.set_maker(maker);
+            }
             if let Some(contact) = contact {
                 record.set_contact(contact);
             }
@@ -70,7 +75,7 @@ impl Group<'_> {
         if self.registration(uaid, chid)?.is_some() && self.channel_key(uaid, chid)? != key {
             return Ok(StoreReply::OtherKey);
         }
-        self.register(uaid, channel, seen, None)
+        self.register(uaid, channel, seen, None, None)
     }
 
     pub(super) fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, WriteError> {
@@ -164,6 +169,7 @@ impl Group<'_> {
         for (chid, _) in query::registrations(self.db, uaid, &record).map_err(WriteError::Read)? {
             self.remove_channel_row(uaid, chid);
         }
+        self.shares.charge(uaid, record.charge(), Charge::default());
         self.users.insert(uaid, Pending { record: None, changed: true });
         if may_have_messages {
             self.begin_removal(uaid)?;

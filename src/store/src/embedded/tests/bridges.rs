@@ -58,7 +58,7 @@ fn a_directory_without_bridges_is_read_as_it_is() {
     std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 3\n").expect("writable");
     let store = Embedded::open(dir.path(), patient()).expect("it opens");
     let row = store.db.as_ref().expect("it is open").meta.get(rows::FORMAT_KEY).expect("readable");
-    assert_eq!(row.as_deref(), Some(&[4][..]));
+    assert_eq!(row.as_deref(), Some(&[5][..]));
     let user = port(&store).user(uaid(1)).expect("it is known");
     assert_eq!((user.channels, user.contact), (vec![chid(2)], Contact::default()));
     store.close();
@@ -70,7 +70,7 @@ fn a_record_whose_bridge_cannot_be_read_is_no_record() {
     record.set_bridge(&bridged(10));
     assert!(record::Record::parse(record.as_bytes()).is_some());
     let mut bytes = record.as_bytes().to_vec();
-    let kind = 36 + 16;
+    let kind = 52 + 16;
     bytes[kind] = 9;
     assert!(record::Record::parse(&bytes).is_none(), "a service of a later version");
     for length in 0..record.as_bytes().len() {

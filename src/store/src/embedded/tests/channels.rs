@@ -49,9 +49,16 @@ fn a_repeated_register_writes_nothing() {
     }
     assert_eq!(commits.load(Ordering::Relaxed), before, "nothing was committed for what is there");
     let again = |wake: &str| match register(1, 2, 7) {
-        StoreOp::Register { uaid, chid, key, at, seen, presence, .. } => {
-            StoreOp::Register { uaid, chid, key, at, seen, contact: Some(contact(Mode::Simple, wake)), presence }
-        }
+        StoreOp::Register { uaid, chid, key, at, seen, presence, .. } => StoreOp::Register {
+            uaid,
+            chid,
+            key,
+            at,
+            seen,
+            contact: Some(contact(Mode::Simple, wake)),
+            presence,
+            maker: None,
+        },
         other => panic!("{other:?}"),
     };
     port.done(again("here"));
@@ -76,6 +83,7 @@ fn a_register_writes_its_own_channel_only() {
         seen: NOW,
         contact: None,
         presence: None,
+        maker: None,
     };
     // One group each: the record is written with every one of them.
     (1..=400).for_each(|n| port.done(register(n)));
@@ -193,7 +201,7 @@ fn a_directory_of_format_1_is_migrated_also_when_half_of_it_was() {
     let dir = of_format_1();
     let store = quiet(dir.path());
     let format = std::fs::read_to_string(dir.path().join("FORMAT")).expect("readable");
-    assert_eq!(format, "murre embedded store, format 4\n", "an earlier version must refuse it");
+    assert_eq!(format, "murre embedded store, format 5\n", "an earlier version must refuse it");
     let mut second = port(&store);
     for user in 1..=3 {
         let row = second.user(uaid(user)).expect("it is known");
@@ -218,11 +226,11 @@ fn format_of(dir: &Path, store: &Embedded) -> (String, Vec<u8>) {
 
 #[test]
 fn a_directory_whose_records_name_channels_is_of_a_format_that_earlier_versions_refuse() {
-    let format_4 = ("murre embedded store, format 4\n".to_owned(), vec![4]);
+    let format_5 = ("murre embedded store, format 5\n".to_owned(), vec![5]);
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
     port(&store).register(1, 2);
-    assert_eq!(format_of(dir.path(), &store), format_4, "a new one");
+    assert_eq!(format_of(dir.path(), &store), format_5, "a new one");
     let db = store.db.clone().expect("it is open");
     // As a version left it whose records name none. The record of format 1 shows that nothing is migrated.
     let mut record = query::record(&db, uaid(1)).expect("readable").expect("it is known");
@@ -235,25 +243,25 @@ fn a_directory_whose_records_name_channels_is_of_a_format_that_earlier_versions_
     store.close();
     std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 2\n").expect("writable");
     let store = quiet(dir.path());
-    assert_eq!(format_of(dir.path(), &store), format_4, "one of before");
+    assert_eq!(format_of(dir.path(), &store), format_5, "one of before");
     assert_eq!(port(&store).user(uaid(1)).expect("it is known").channels, [chid(2)]);
     let db = store.db.clone().expect("it is open");
     assert_eq!(db.users.get(uaid(2).0).expect("readable").expect("it is there")[..], old);
     // A row that says more than the file.
-    db.meta.insert(rows::FORMAT_KEY, [5]).expect("writable");
+    db.meta.insert(rows::FORMAT_KEY, [6]).expect("writable");
     drop(db);
     store.close();
     let said = Embedded::open(dir.path(), patient()).err().expect("it is refused").to_string();
-    assert!(said.contains("of another format (5): run the version of murre that wrote it"), "{said}");
+    assert!(said.contains("of another format (6): run the version of murre that wrote it"), "{said}");
 }
 
 #[test]
 fn a_store_of_a_later_format_is_not_salvaged() {
     let (dir, dest) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     quiet(dir.path()).close();
-    std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 5\n").expect("writable");
+    std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 6\n").expect("writable");
     let fault = salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect_err("it is refused");
-    assert!(fault.to_string().contains("of another format (5)"), "{fault}");
+    assert!(fault.to_string().contains("of another format (6)"), "{fault}");
     assert!(!dest.path().join("new").exists());
 }
 
@@ -420,6 +428,7 @@ fn a_user_has_all_its_channels_whatever_else_it_has() {
         seen: NOW,
         contact: None,
         presence: None,
+        maker: None,
     };
     port.ask_all((0..limits::CHANNELS_MAX).map(register).collect());
     port.done(StoreOp::DropUser { uaid: uaid(1) });

@@ -7,6 +7,7 @@ mod damage;
 mod disk;
 mod replay;
 mod salvage;
+mod shares;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,8 +104,8 @@ fn what_is_not_a_store_of_ours_is_refused() {
     std::fs::write(dir.path().join("diary.txt"), b"dear").expect("writable");
     assert!(refusal(dir.path()).contains("not a murre store"));
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("FORMAT"), b"murre embedded store, format 5\n").expect("writable");
-    assert!(refusal(dir.path()).contains("of another format (5)"));
+    std::fs::write(dir.path().join("FORMAT"), b"murre embedded store, format 6\n").expect("writable");
+    assert!(refusal(dir.path()).contains("of another format (6)"));
     let file = dir.path().join("FORMAT");
     assert!(refusal(&file).contains("cannot create the store directory"));
 }

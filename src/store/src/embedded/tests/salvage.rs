@@ -28,7 +28,7 @@ fn store() -> tempfile::TempDir {
     let mut port = port(&store);
     let register = |n| match register(1, 2, 1) {
         StoreOp::Register { chid, key, at, seen, contact, presence, .. } => {
-            StoreOp::Register { uaid: spread(n), chid, key, at, seen, contact, presence }
+            StoreOp::Register { uaid: spread(n), chid, key, at, seen, contact, presence, maker: None }
         }
         other => panic!("{other:?}"),
     };

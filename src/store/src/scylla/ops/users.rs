@@ -120,7 +120,7 @@ pub(super) async fn read_timed(context: &StatementContext<'_>, uaid: Uaid) -> Re
 }
 
 pub(super) async fn register(context: &StatementContext<'_>, known: &UserCache, op: &StoreOp) -> Answer {
-    let StoreOp::Register { uaid, chid, key, at, seen, contact, presence } = op else {
+    let StoreOp::Register { uaid, chid, key, at, seen, contact, presence, maker: _ } = op else {
         unreachable!("only a register is handed over");
     };
     let (uaid, chid) = (*uaid, *chid);

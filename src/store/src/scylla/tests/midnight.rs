@@ -105,6 +105,7 @@ fn midnight_passes_and_the_database_is_asked_as_before() {
             seen: UnixSeconds(MIDNIGHT - AROUND),
             contact: None,
             presence: None,
+            maker: None,
         };
         drill.port.submit(StoreTicket { index: u32::MAX, generation: u32::MAX }, op);
         drill.outstanding += 1;

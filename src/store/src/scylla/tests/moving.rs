@@ -82,7 +82,7 @@ impl<P: Store> Moving<P> {
             StoreOp::Tried { rows } => {
                 StoreOp::Tried { rows: rows.into_iter().map(|(row, tries)| (later_row(row), tries)).collect() }
             }
-            StoreOp::Register { uaid, chid, key, at, seen, contact, presence } => StoreOp::Register {
+            StoreOp::Register { uaid, chid, key, at, seen, contact, presence, maker } => StoreOp::Register {
                 uaid,
                 chid,
                 key,
@@ -90,6 +90,7 @@ impl<P: Store> Moving<P> {
                 seen,
                 contact,
                 presence: presence.map(later_presence),
+                maker,
             },
             StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: later_clock(at) },
             StoreOp::SetPresence { uaid, presence } => {

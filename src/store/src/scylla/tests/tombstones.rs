@@ -290,6 +290,7 @@ fn tombstones_of_channels_become_one() {
                 seen: NOW,
                 contact: None,
                 presence: None,
+                maker: None,
             });
             port.done(StoreOp::Unregister { uaid: uaid(1), chid, at });
         }

@@ -87,6 +87,11 @@ impl Window {
         self.entries.len()
     }
 
+    /// Notifications that are unacked here, in the window or deferred.
+    pub fn unacked_count(&self) -> usize {
+        self.entries.len() + self.deferred.len()
+    }
+
     /// Nothing is unacked here, in the window or deferred.
     pub fn is_settled(&self) -> bool {
         self.entries.is_empty() && self.deferred.is_empty()

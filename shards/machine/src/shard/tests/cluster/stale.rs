@@ -116,7 +116,16 @@ fn a_session_that_lacks_a_registered_channel_closes_when_a_message_waits_for_it(
     let (uaid, _, session) = half_open(&mut mesh);
     let at = Clock(mesh.now.unix_us);
     let seen = mesh.now.unix();
-    mesh.store.done(&StoreOp::Register { uaid, chid: THIRD, key: None, at, seen, contact: None, presence: None });
+    mesh.store.done(&StoreOp::Register {
+        uaid,
+        chid: THIRD,
+        key: None,
+        at,
+        seen,
+        contact: None,
+        presence: None,
+        maker: None,
+    });
     let waiting = mesh.accept(1, Message { chid: THIRD, ..message(uaid) }, Stored);
     assert_eq!(mesh.closed(session), Some(CloseReason::Elsewhere));
     let next = mesh.session(1, Some(uaid));

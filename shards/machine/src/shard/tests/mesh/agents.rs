@@ -48,7 +48,7 @@ impl Mesh {
     }
 
     pub fn register(&mut self, socket: Socket, chid: Chid) {
-        self.command(socket, SessionCommand::Register { chid, key: Some(KeyDigest([1; 32])) });
+        self.command(socket, SessionCommand::Register { chid, key: Some(KeyDigest([1; 32])), caller: None });
         self.run();
     }
 

@@ -166,7 +166,7 @@ proptest! {
                 0 | 1 if mesh.is_ready(relay) => mesh.start_attach(relay, Some(user)),
                 2 if mesh.is_ready(relay) => mesh.command(relay, RelayCommand::Bye(user)),
                 3 if mesh.is_ready(relay) => {
-                    let command = Box::new(SessionCommand::Register { chid: CHANNEL, key: None });
+                    let command = Box::new(SessionCommand::Register { chid: CHANNEL, key: None, caller: None });
                     mesh.command(relay, RelayCommand::For { uaid: user, command });
                 }
                 4 => {

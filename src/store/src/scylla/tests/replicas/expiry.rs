@@ -50,7 +50,7 @@ fn topic(user: Uaid, clock: u64) -> Message {
 fn of(user: Uaid, op: StoreOp) -> StoreOp {
     match op {
         StoreOp::Register { chid, key, at, seen, contact, presence, .. } => {
-            StoreOp::Register { uaid: user, chid, key, at, seen, contact, presence }
+            StoreOp::Register { uaid: user, chid, key, at, seen, contact, presence, maker: None }
         }
         other => other,
     }

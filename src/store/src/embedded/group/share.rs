@@ -1,0 +1,65 @@
+//! The share of a user in a store that is nearly full (decision 0039).
+
+use machine::StoreReply;
+use machine::ids::Uaid;
+
+use super::{Group, WriteError};
+use crate::embedded::query;
+use crate::embedded::rows;
+
+/// Rows of a user that are read for its share. A user with more has more than any share.
+const SHARE_ROWS_MAX: usize = 1_024;
+
+impl Group<'_> {
+    /// Returns the answer to a write of messages.
+    pub(super) fn written(&self) -> StoreReply {
+        if self.rooms.left.is_scarce() { StoreReply::Scarce } else { StoreReply::Done }
+    }
+
+    /// Returns true if room is scarce, and both this user and its address have more than their share of it.
+    pub(super) fn is_beyond_share(&mut self, uaid: Uaid) -> Result<bool, WriteError> {
+        let room = self.rooms.left;
+        if !room.is_scarce() {
+            return Ok(false);
+        }
+        let Some(record) = self.user(uaid)? else { return Ok(false) };
+        let (charge, low_water, share) = (record.charge(), record.low_water(), room.user_share(record.credit()));
+        // A user without an address is an address of its own.
+        let of_address = charge.maker.map_or(charge.bytes, |maker| self.shares.of_address(maker));
+        if room.admits_address(of_address) {
+            return Ok(false);
+        }
+        // For one user the rows that are counted say little.
+        let share = if charge.maker.is_some() { share } else { share.max(room.address_share()) };
+        let held = match self.shares.of_user(uaid, share) {
+            Some(held) => held,
+            None => self.read_held(uaid, low_water.0, share)?,
+        };
+        Ok(held >= share)
+    }
+
+    /// Sums the rows of a user, until there are as many bytes as its share.
+    fn read_held(&mut self, uaid: Uaid, low_water: u64, share: u64) -> Result<u64, WriteError> {
+        self.write_out_for(uaid)?;
+        let last = query::last_key(uaid);
+        let (mut bytes, mut count) = (0u64, 0);
+        for (keyspace, is_message) in [(&self.db.messages, true), (&self.db.topics, false)] {
+            for row in keyspace.range(&uaid.0[..]..=&last[..]) {
+                let (key, value) = row.into_inner().map_err(WriteError::Read)?;
+                let is_saved = rows::peek(&value).is_none_or(|peek| peek.saved);
+                // Settled rows are removed soon.
+                if !is_message || is_saved || rows::word(&key, 16) > low_water {
+                    bytes += (rows::MESSAGE_KEY_BYTES + value.len()) as u64;
+                }
+                count += 1;
+                if bytes >= share || count == SHARE_ROWS_MAX {
+                    let bytes = if bytes >= share { bytes } else { u64::MAX };
+                    self.shares.know(uaid, bytes, false);
+                    return Ok(bytes);
+                }
+            }
+        }
+        self.shares.know(uaid, bytes, true);
+        Ok(bytes)
+    }
+}
