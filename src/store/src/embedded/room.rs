@@ -73,6 +73,8 @@ pub(super) struct Space {
     used: AtomicU64,
     /// The part of it that is journals.
     journals: AtomicU64,
+    /// Bytes in write buffers at the same time: tables of tomorrow.
+    unflushed: AtomicU64,
     free: AtomicU64,
     total: AtomicU64,
     /// Bytes in write buffers.
@@ -110,6 +112,7 @@ impl Space {
             looked: zero(),
             used: zero(),
             journals: zero(),
+            unflushed: zero(),
             free: AtomicU64::new(u64::MAX),
             total: AtomicU64::new(u64::MAX),
             buffers: zero(),
@@ -129,9 +132,12 @@ impl Space {
 
     /// Reads how much there is on disk.
     pub(super) fn measure(&self, db: &Database) {
+        // Before the tables: a buffer that becomes one meanwhile counts twice and not never.
+        let unflushed = db.buffer_bytes();
         if let Ok(bytes) = db.fjall.disk_space() {
             self.used_since.store(0, Ordering::Relaxed);
             self.used.store(bytes, Ordering::Relaxed);
+            self.unflushed.store(unflushed, Ordering::Relaxed);
             let tables: u64 = db.keyspaces().into_iter().map(fjall::Keyspace::disk_space).sum();
             self.journals.store(bytes.saturating_sub(tables), Ordering::Relaxed);
         }

@@ -22,6 +22,9 @@ const RECORDS_PER_STEP: usize = 1_024;
 const USERS_KNOWN_MAX: usize = 16_384;
 /// Time for which they are remembered: a compaction takes expired rows away and tells nobody.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
+/// Least time between two reads of the rows of a user of which some went: a user who takes one message and gets one
+/// costs no read for each.
+const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// Counts of addresses and users.
 pub(super) struct Shares {
@@ -35,8 +38,10 @@ pub(super) struct Shares {
 #[derive(Clone, Copy)]
 struct Held {
     bytes: u64,
-    /// False if the user has this much or more.
+    /// False if the user had this much or more.
     whole: bool,
+    /// A row of them went since they were read.
+    fewer: bool,
     at: Instant,
 }
 
@@ -83,15 +88,19 @@ impl Shares {
         self.addresses.of(address)
     }
 
-    /// The bytes of a user, exact as long as they are fewer than `share`; `None` if its rows must be read.
-    pub(super) fn of_user(&mut self, uaid: Uaid, share: u64) -> Option<u64> {
-        let held = self.users.get(&uaid).filter(|held| held.at.elapsed() < KNOWN_FOR)?;
-        (held.whole || held.bytes >= share).then_some(held.bytes)
+    /// Returns true if a user has `share` bytes or more; `None` if its rows must be read. Rows that went are noticed a
+    /// second late.
+    pub(super) fn has_share(&mut self, uaid: Uaid, share: u64, now: Instant) -> Option<bool> {
+        let held = self.users.get(&uaid)?;
+        let age = now.saturating_duration_since(held.at);
+        let has_share = held.bytes >= share;
+        let is_sure = if has_share { !held.fewer || age < READ_EVERY } else { held.whole };
+        (is_sure && age < KNOWN_FOR).then_some(has_share)
     }
 
     /// The rows of a user were read; `whole` if all of them were.
-    pub(super) fn know(&mut self, uaid: Uaid, bytes: u64, whole: bool) {
-        self.users.insert(uaid, Held { bytes, whole, at: Instant::now() });
+    pub(super) fn know(&mut self, uaid: Uaid, bytes: u64, whole: bool, at: Instant) {
+        self.users.insert(uaid, Held { bytes, whole, fewer: false, at });
     }
 
     /// A row of a user was written.
@@ -103,6 +112,13 @@ impl Shares {
 
     /// A row of a user was removed.
     pub(super) fn row_went(&mut self, uaid: Uaid) {
+        if let Some(held) = self.users.get(&uaid) {
+            held.fewer = true;
+        }
+    }
+
+    /// A user was removed.
+    pub(super) fn forget(&mut self, uaid: Uaid) {
         self.users.remove(&uaid);
     }
 }
@@ -175,15 +191,20 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_remembered_until_a_row_goes() {
-        let (mut shares, uaid) = (Shares::new(), Uaid([1; 16]));
-        assert_eq!(shares.of_user(uaid, 10), None);
-        shares.know(uaid, 100, true);
+    fn rows_of_a_user_are_read_again_when_they_may_be_fewer_but_not_for_each_of_them() {
+        let (mut shares, uaid, now) = (Shares::new(), Uaid([1; 16]), Instant::now());
+        assert_eq!(shares.has_share(uaid, 10, now), None);
+        shares.know(uaid, 100, true, now);
         shares.row_came(uaid, 11);
-        assert_eq!(shares.of_user(uaid, 500), Some(111));
+        assert_eq!((shares.has_share(uaid, 111, now), shares.has_share(uaid, 112, now)), (Some(true), Some(false)));
         shares.row_went(uaid);
-        assert_eq!(shares.of_user(uaid, 500), None);
-        shares.know(uaid, 100, false);
-        assert_eq!((shares.of_user(uaid, 100), shares.of_user(uaid, 101)), (Some(100), None), "there may be more");
+        assert_eq!(shares.has_share(uaid, 112, now + READ_EVERY), Some(false), "it has at most this much");
+        assert_eq!(shares.has_share(uaid, 111, now), Some(true));
+        assert_eq!(shares.has_share(uaid, 111, now + READ_EVERY), None);
+        assert_eq!(shares.has_share(uaid, 112, now + KNOWN_FOR), None);
+        shares.know(uaid, 100, false, now);
+        assert_eq!((shares.has_share(uaid, 100, now), shares.has_share(uaid, 101, now)), (Some(true), None));
+        shares.forget(uaid);
+        assert_eq!(shares.has_share(uaid, 100, now), None);
     }
 }

@@ -1,5 +1,7 @@
 //! The share of a user in a store that is nearly full (decision 0039).
 
+use std::time::Instant;
+
 use machine::StoreReply;
 use machine::ids::Uaid;
 
@@ -31,15 +33,15 @@ impl Group<'_> {
         }
         // For one user the rows that are counted say little.
         let share = if charge.maker.is_some() { share } else { share.max(room.address_share()) };
-        let held = match self.shares.of_user(uaid, share) {
-            Some(held) => held,
-            None => self.read_held(uaid, low_water.0, share)?,
-        };
-        Ok(held >= share)
+        let now = Instant::now();
+        match self.shares.has_share(uaid, share, now) {
+            Some(has_share) => Ok(has_share),
+            None => self.read_has_share(uaid, low_water.0, share, now),
+        }
     }
 
-    /// Sums the rows of a user, until there are as many bytes as its share.
-    fn read_held(&mut self, uaid: Uaid, low_water: u64, share: u64) -> Result<u64, WriteError> {
+    /// Sums the rows of a user, until there are as many bytes as its share; returns true if there are.
+    fn read_has_share(&mut self, uaid: Uaid, low_water: u64, share: u64, now: Instant) -> Result<bool, WriteError> {
         self.write_out_for(uaid)?;
         let last = query::last_key(uaid);
         let (mut bytes, mut count) = (0u64, 0);
@@ -54,12 +56,12 @@ impl Group<'_> {
                 count += 1;
                 if bytes >= share || count == SHARE_ROWS_MAX {
                     let bytes = if bytes >= share { bytes } else { u64::MAX };
-                    self.shares.know(uaid, bytes, false);
-                    return Ok(bytes);
+                    self.shares.know(uaid, bytes, false, now);
+                    return Ok(true);
                 }
             }
         }
-        self.shares.know(uaid, bytes, true);
-        Ok(bytes)
+        self.shares.know(uaid, bytes, true, now);
+        Ok(false)
     }
 }

@@ -170,6 +170,7 @@ impl Group<'_> {
             self.remove_channel_row(uaid, chid);
         }
         self.shares.charge(uaid, record.charge(), Charge::default());
+        self.shares.forget(uaid);
         self.users.insert(uaid, Pending { record: None, changed: true });
         if may_have_messages {
             self.begin_removal(uaid)?;

@@ -26,18 +26,21 @@ impl Space {
         if is_nearer { below_bound } else { on_disk }
     }
 
-    /// Bytes that count for `store.max_bytes`. Journals come and go by hundreds of megabytes, so their room is set aside:
-    /// they never push a store that grows slowly over its bound.
+    /// Bytes that count for `store.max_bytes`: tables, those that write buffers will be, and journals. Journals come and
+    /// go by hundreds of megabytes, so their room is set aside: they never push a store that grows slowly over its bound.
     pub(super) fn used_of_bound(&self) -> u64 {
         let aside = JOURNALS_BYTES_MAX.min(self.bytes_max / JOURNALS_PART);
         let more = aside.saturating_sub(self.journals.load(Ordering::Relaxed));
-        self.used().saturating_add(self.used_since.load(Ordering::Relaxed)).saturating_add(more)
+        let since = self.used_since.load(Ordering::Relaxed);
+        [self.unflushed.load(Ordering::Relaxed), since, more].into_iter().fold(self.used(), u64::saturating_add)
     }
 
-    /// Bytes on disk, and the part of them that is journals.
+    /// Bytes of journals, and of everything that is or will be in tables.
     #[cfg(test)]
-    pub(in crate::embedded) fn used_and_journals(&self) -> (u64, u64) {
-        (self.used(), self.journals.load(Ordering::Relaxed))
+    pub(in crate::embedded) fn journals_and_tables(&self) -> (u64, u64) {
+        let (journals, unflushed) = (&self.journals, &self.unflushed);
+        let journals = journals.load(Ordering::Relaxed);
+        (journals, self.used() - journals + unflushed.load(Ordering::Relaxed))
     }
 
     /// Bytes that the file system has left for more than what the store needs for itself.
@@ -74,6 +77,9 @@ mod tests {
         assert_eq!(at(256, 256, 300), (44, true), "256 MiB are the reserve of the disk");
         assert_eq!(at(256, 256, 330), (74, false));
         assert_eq!(at(2_000, 256, 1 << 20), (0, true));
+        space.unflushed.store(32 * MIB, Ordering::Relaxed);
+        assert_eq!(at(800, 256, 1 << 20), (192, true), "what journals hold for tables takes room of its own");
+        assert_eq!(at(832 - 256 + 32, 32, 1 << 20), (160, true));
     }
 
     #[test]
