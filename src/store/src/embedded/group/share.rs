@@ -11,6 +11,9 @@ use crate::embedded::rows;
 
 /// Rows of a user that are read for its share. A user with more has more than any share.
 const SHARE_ROWS_MAX: usize = 1_024;
+/// Share of an address below which one row in 64 says too little: a user with less than 256 KiB may have none that is
+/// counted. Its own rows are read, and many addresses with little each do not fill a store either.
+const EXACT_BELOW: u64 = 1 << 20;
 
 impl Group<'_> {
     /// Returns the answer to a write of messages.
@@ -28,11 +31,12 @@ impl Group<'_> {
         let (charge, low_water, share) = (record.charge(), record.low_water(), room.user_share(record.credit()));
         // A user without an address is an address of its own.
         let of_address = charge.maker.map_or(charge.bytes, |maker| self.shares.of_address(maker));
-        if room.admits_address(of_address) {
+        let is_admitted = room.admits_address(of_address);
+        if is_admitted && room.address_share() >= EXACT_BELOW {
             return Ok(false);
         }
-        // For one user the rows that are counted say little.
-        let share = if charge.maker.is_some() { share } else { share.max(room.address_share()) };
+        let is_alone = is_admitted || charge.maker.is_none();
+        let share = if is_alone { share.max(room.address_share()) } else { share };
         let now = Instant::now();
         match self.shares.has_share(uaid, share, now) {
             Some(has_share) => Ok(has_share),

@@ -103,6 +103,21 @@ fn an_address_takes_its_share_and_its_good_users_find_room() {
 }
 
 #[test]
+fn many_addresses_with_little_each_do_not_fill_a_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Embedded::open(dir.path(), scarce()).expect("it opens");
+    let mut port = port(&store);
+    (1..=200).for_each(|user| made_from(&mut port, user, 1_000 + u64::from(user)));
+    let messages = (1..=100).flat_map(|nth| (1..=200).map(move |user| large(user, nth)));
+    let taken = offer_all(&mut port, messages);
+    assert!((200..3_000).contains(&taken), "{taken} of 20,000 were taken");
+    wait_until("the board is refreshed", || board(&store, "store_share_full") == 20_000 - taken);
+    assert_eq!(board(&store, "store_full"), 0, "it is not full");
+    made_from(&mut port, 201, 1);
+    assert!(offer(&mut port, large(201, 1)));
+}
+
+#[test]
 fn what_addresses_have_is_known_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = open(dir.path());
