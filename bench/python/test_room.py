@@ -251,7 +251,7 @@ def measured(addresses, users, seconds, acked=0, store="1GiB"):
             began = time.monotonic()
             for nth in itertools.count():
                 good.turn(nth)
-                if nth % 200 == 0:
+                if nth % 100 == 0:
                     names = ["scarce", "room", "share_full_total", "full_total", "disk_bytes"]
                     numbers = {name: server.number(f"store_{name}") for name in names}
                     accepted = sum(box.accepted for box in attack.boxes)

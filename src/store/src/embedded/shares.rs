@@ -123,8 +123,8 @@ impl Shares {
     }
 }
 
-/// Sums by address in a fixed number of cells. An address has one cell in each line, and its sum is at most the least of
-/// them: another address adds to it only if it shares all four.
+/// Sums by address in a fixed number of cells. An address has one cell in each line, and its sum is at most the least
+/// of them: another address adds to it only if it shares all four.
 struct Sketch {
     cells: Box<[u64]>,
 }

@@ -26,8 +26,10 @@ impl Space {
         if is_nearer { below_bound } else { on_disk }
     }
 
-    /// Bytes that count for `store.max_bytes`: tables, those that write buffers will be, and journals. Journals come and
-    /// go by hundreds of megabytes, so their room is set aside: they never push a store that grows slowly over its bound.
+    /// Bytes that count for `store.max_bytes`: tables, those that write buffers will be, and journals.
+    ///
+    /// Journals come and go by hundreds of megabytes, so their room is set aside: they never push a store that grows
+    /// slowly over its bound.
     pub(super) fn used_of_bound(&self) -> u64 {
         let aside = JOURNALS_BYTES_MAX.min(self.bytes_max / JOURNALS_PART);
         let more = aside.saturating_sub(self.journals.load(Ordering::Relaxed));

@@ -54,7 +54,8 @@ fn fill_up(store: &Embedded, from: u64, said: &Arc<Mutex<Vec<String>>>) -> Vec<u
 
 /// Asks until the store does it: for a moment a store whose compactions are behind takes nothing.
 fn done_in_time(port: &mut BlockingStore, op: impl Fn() -> StoreOp) {
-    wait_until("the store does what must happen", || matches!(port.ask(op()), Ok(StoreReply::Done | StoreReply::Scarce)));
+    let mut is_done = || matches!(port.ask(op()), Ok(StoreReply::Done | StoreReply::Scarce));
+    wait_until("the store does what must happen", &mut is_done);
 }
 
 #[test]
