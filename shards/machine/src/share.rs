@@ -131,12 +131,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_never_grow_while_room_shrinks(left in 0..GIB, more in 0..GIB, some in 0..=limits::CREDIT_BYTES_MAX) {
-            let credit = some;
+        fn shares_never_grow_while_room_shrinks(left in 0..GIB, more in 0..GIB, acked in 0..=limits::CREDIT_BYTES_MAX) {
             let (full, less) = (room(left), room(left.saturating_sub(more)));
-            prop_assert!(less.user_share(Credit(credit)) <= full.user_share(Credit(credit)));
+            prop_assert!(less.user_share(Credit(acked)) <= full.user_share(Credit(acked)));
             prop_assert!(full.admits_address(more) || !less.admits_address(more));
-            prop_assert!(Credit(credit).stored(more) <= Credit(credit) && Credit(credit) <= Credit(credit).acked(more));
+            prop_assert!(Credit(acked).stored(more) <= Credit(acked) && Credit(acked) <= Credit(acked).acked(more));
         }
     }
 }
