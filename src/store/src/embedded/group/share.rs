@@ -12,7 +12,8 @@ use crate::embedded::rows;
 /// Rows of a user that are read for its share. A user with more has more than any share.
 const SHARE_ROWS_MAX: usize = 1_024;
 /// Share of an address below which one row in 64 says too little: a user with less than 256 KiB may have none that is
-/// counted. Its own rows are read, and many addresses with little each do not fill a store either.
+/// counted, or one that counts for more. Its own rows are read: many addresses with little each do not fill a store,
+/// and none is refused for a guess.
 const EXACT_BELOW: u64 = 1 << 20;
 
 impl Group<'_> {
@@ -31,12 +32,16 @@ impl Group<'_> {
         let (charge, low_water, share) = (record.charge(), record.low_water(), room.user_share(record.credit()));
         // A user without an address is an address of its own.
         let of_address = charge.maker.map_or(charge.bytes, |maker| self.shares.of_address(maker));
-        let is_admitted = room.admits_address(of_address);
-        if is_admitted && room.address_share() >= EXACT_BELOW {
+        let address_share = room.address_share();
+        let share = if address_share < EXACT_BELOW {
+            // What the others of its address leave to it, which is not guessed by rows of its own.
+            let of_others = of_address.saturating_sub(charge.bytes);
+            share.max(address_share.saturating_sub(of_others))
+        } else if room.admits_address(of_address) {
             return Ok(false);
-        }
-        let is_alone = is_admitted || charge.maker.is_none();
-        let share = if is_alone { share.max(room.address_share()) } else { share };
+        } else {
+            share
+        };
         let now = Instant::now();
         match self.shares.has_share(uaid, share, now) {
             Some(has_share) => Ok(has_share),

@@ -8,8 +8,8 @@ use super::Space;
 
 /// Most that journals take: 256 MiB sealed, and the one that is written.
 const JOURNALS_BYTES_MAX: u64 = 320 << 20;
-/// Part of `store.max_bytes` that is set aside for them at most.
-const JOURNALS_PART: u64 = 4;
+/// Part of `store.max_bytes` that is set aside for them at most: all of it from 1 GiB on.
+const JOURNALS_PART: u64 = 3;
 
 impl Space {
     /// Returns the room that is left, of what is nearer to its end.
@@ -72,16 +72,16 @@ mod tests {
             space.free.store(free * MIB, Ordering::Relaxed);
             (space.left().left / MIB, space.left().is_scarce())
         };
-        assert_eq!(at(64, 64, 1 << 20), (768, false), "an empty store has room for its journals");
-        assert_eq!(at(256, 256, 1 << 20), (768, false), "and they take none of the other");
-        assert_eq!(at(820, 256, 1 << 20), (204, true));
-        assert_eq!(at(820 - 192, 64, 1 << 20), (204, true));
+        assert_eq!(at(64, 64, 1 << 20), (704, false), "an empty store has room for its journals");
+        assert_eq!(at(320, 320, 1 << 20), (704, false), "and they take none of the other");
+        assert_eq!(at(820, 320, 1 << 20), (204, true));
+        assert_eq!(at(820 - 256, 64, 1 << 20), (204, true));
         assert_eq!(at(256, 256, 300), (44, true), "256 MiB are the reserve of the disk");
         assert_eq!(at(256, 256, 330), (74, false));
         assert_eq!(at(2_000, 256, 1 << 20), (0, true));
         space.unflushed.store(32 * MIB, Ordering::Relaxed);
-        assert_eq!(at(800, 256, 1 << 20), (192, true), "what journals hold for tables takes room of its own");
-        assert_eq!(at(832 - 256 + 32, 32, 1 << 20), (160, true));
+        assert_eq!(at(800, 320, 1 << 20), (192, true), "what journals hold for tables takes room of its own");
+        assert_eq!(at(800 - 256, 64, 1 << 20), (192, true));
     }
 
     #[test]
