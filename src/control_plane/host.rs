@@ -17,6 +17,9 @@ pub trait Host: Send + Sync + 'static {
     /// Returns true if the node was told to stop.
     fn is_stopping(&self) -> bool;
 
+    /// Makes every session read storage: notifications of another node are lost. Waits as [`Host::set_broadcasts`].
+    fn read_storage(&self);
+
     /// Reads the certificates again and shows them, all of them or none. Called on a thread of its own.
     ///
     /// # Errors

@@ -76,6 +76,12 @@ pub(super) enum HttpClientError {
     Redirect(&'static str),
 }
 
+impl HttpClientError {
+    pub(super) fn is_untrusted(&self) -> bool {
+        matches!(self, HttpClientError::Untrusted(_))
+    }
+}
+
 impl fmt::Display for HttpClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

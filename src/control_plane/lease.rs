@@ -10,6 +10,7 @@ use machine::stats::{Board, Counters as _};
 use store::nodes::{NodeTable, RENEW_INTERVAL, Renewed};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::debt_watch::DebtWatch;
 use super::host::{Host, Signal};
 
 counters! {
@@ -42,8 +43,10 @@ impl Lease {
         Arc::clone(&self.board)
     }
 
-    /// Renews until the boot is over, and says so to `came`.
+    /// Renews until the boot is over, and says so to `came`. Also watches what this node is owed.
     pub(super) async fn run(mut self, came: mpsc::Sender<Signal>, host: Arc<dyn Host>) {
+        let debts = DebtWatch::new(Arc::clone(&self.nodes), Arc::clone(&self.me));
+        tokio::spawn(debts.run(Arc::clone(&host)));
         let mut tick = tokio::time::interval(RENEW_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -37,6 +37,7 @@ mod memory_trim;
 mod expiry;
 mod forward;
 
+mod debt_watch;
 mod lease;
 mod resolver;
 mod retry_after;
@@ -58,7 +59,7 @@ pub use forward::{ForwardLimits, ForwardQueue};
 pub use host::{Backup, BackupFault, Host, Signal};
 pub(crate) use http_client::client_config;
 pub(crate) use lease::Lease;
-pub use peer_client::{Answering, PeerCalls, PeerQueue, TrustRoots, settle, who_answers};
+pub use peer_client::{Answering, HAND_OVER_TIME_MAX, PeerCalls, PeerQueue, TrustRoots, settle, who_answers};
 pub use redirects::Redirects;
 pub use validity::{Validity, is_of_authority};
 pub use wake_up::WakeUpQueue;

@@ -2,10 +2,12 @@
 //! stops (ARCHITECTURE.md 8.9).
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use machine::ids::{StoreTicket, Uaid};
+use machine::peers::RETRY_QUEUE_MAX;
 use machine::{NodeId, Presence, StoreOp, StoreReply};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ports::Peers as Lane;
@@ -16,7 +18,9 @@ use super::certificates::PUBLIC;
 use super::error::NodeError;
 use super::storage::Storage;
 use crate::config::{Config, Node};
-use crate::control_plane::{Answering, Lease, PeerCalls, PeerQueue, TrustRoots, settle, who_answers};
+use crate::control_plane::{
+    Answering, HAND_OVER_TIME_MAX, Lease, PeerCalls, PeerQueue, TrustRoots, settle, who_answers,
+};
 use crate::edge::EdgeKeys;
 
 /// This node and the others.
@@ -26,6 +30,8 @@ pub(super) struct Cluster {
     listed: bool,
     peers: Arc<PeerQueue>,
     nodes: Arc<dyn NodeTable>,
+    /// [`PeerCalls::unwritten`].
+    unwritten: PathBuf,
 }
 
 impl Cluster {
@@ -48,7 +54,8 @@ impl Cluster {
         }
         let no_lane = |error| NodeError::Host { what: "a pair of sockets", error };
         let peers = Arc::new(PeerQueue::new(keys).map_err(no_lane)?);
-        Ok(Cluster { me: Arc::new(me), listed: config.roles.connect, peers, nodes })
+        let unwritten = config.data_dir.join("debts");
+        Ok(Cluster { me: Arc::new(me), listed: config.roles.connect, peers, nodes, unwritten })
     }
 
     pub(super) fn me(&self) -> &Arc<NodeId> {
@@ -58,6 +65,9 @@ impl Cluster {
     /// Returns the peer calls that the control plane must make.
     pub(super) fn calls(&self, config: &Node, trust: TrustRoots) -> PeerCalls {
         PeerCalls {
+            id: self.me.boot,
+            retry_queue_max: RETRY_QUEUE_MAX,
+            unwritten: Some(self.unwritten.clone()),
             peers: Arc::clone(&self.peers),
             nodes: Arc::clone(&self.nodes),
             connections_max: usize::from(config.connections),
@@ -136,25 +146,35 @@ impl Cluster {
         if left > 0 {
             tracing::warn!(
                 left,
-                "nodes not notified, they do not answer; their users read their messages at their next hello"
+                "nodes not notified, and the database did not take that; run `murre maintain replay` once more"
             );
         }
         Ok(())
     }
 
-    /// Waits until every call is answered and every queued notification has arrived, for `SETTLE_TIME_MAX` at most;
-    /// then writes that this boot is over.
+    /// Waits until every call is answered and every queued notification has arrived, for `SETTLE_TIME_MAX` at most.
+    /// What is owed then is left to the nodes that it is owed to, in the database. Then writes that this boot is over.
     pub(super) fn retire_boot(&self) {
-        let until = Instant::now() + SETTLE_TIME_MAX;
-        while self.peers.unsettled() > 0 && Instant::now() < until {
-            std::thread::sleep(SETTLE_LOOK);
-        }
-        let owed = self.peers.unsettled();
+        let settled = |within| {
+            let until = Instant::now() + within;
+            while self.peers.unsettled() > 0 && Instant::now() < until {
+                std::thread::sleep(SETTLE_LOOK);
+            }
+            self.peers.unsettled()
+        };
+        let owed = settled(SETTLE_TIME_MAX);
         if owed > 0 {
-            tracing::warn!(
-                owed,
-                "notifications to other nodes dropped at the end of the drain; their messages are stored"
-            );
+            tracing::info!(owed, "nodes that do not answer left to read storage for their sessions");
+            self.peers.end();
+            settled(HAND_OVER_TIME_MAX);
+            let left = self.peers.owed();
+            if left > 0 {
+                tracing::warn!(
+                    left,
+                    "notifications to other nodes left to the next start on this data directory, because the database \
+                     did not take them; until then their messages wait for the next refresh or hello"
+                );
+            }
         }
         if self.listed
             && let Err(reason) = self.nodes.leave(&self.me)

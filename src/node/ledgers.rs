@@ -28,7 +28,7 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, NodeError> {
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
     if let Some((nodes, trust)) = storage.nodes().zip(trust) {
-        let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: 0 };
+        let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: cluster::random_boot()? };
         let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
         cluster.notify_holders(&storage, replay.messages.iter().map(|message| message.uaid).collect());
         cluster.retire_previous_boot(data.last_boot().as_ref(), &config.node, trust)?;

@@ -121,6 +121,10 @@ impl Host for NodeHandle {
         self.shards.control(ControlMessage::Broadcasts(values));
     }
 
+    fn read_storage(&self) {
+        self.shards.control(ControlMessage::ReadStorage);
+    }
+
     fn refresh(&self) {
         self.gate.set_held(sum(self.boards(), "conns"));
         self.gate.set_health(self.conditions.health());

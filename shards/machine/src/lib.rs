@@ -12,6 +12,7 @@ pub mod limits;
 pub mod lru;
 pub mod message;
 pub mod model;
+pub mod peers;
 pub mod placement;
 pub mod token_bucket;
 pub mod share;

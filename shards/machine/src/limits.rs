@@ -257,6 +257,13 @@ pub const REFRESH_INTERVAL_SECONDS: u64 = 7 * 86_400;
 /// (`refreshes_postponed`).
 pub const REFRESHES_MAX: usize = 16;
 
+/// Sessions of one shard that read storage in a second, in a round that covers lost notifications of another node: a
+/// million sessions on eight shards take nine minutes, and cost 2,000 reads a second of a database that a lost node
+/// costs 25,000 for a minute. Queue: the others wait for their turns, and read before their next direct.
+pub const STORAGE_READS_PER_SECOND: u64 = 250;
+/// Sessions that one turn of such a round reads. The rest follow in the next turns.
+pub const STORAGE_READS_PER_TURN: u64 = 50;
+
 /// Registers and messages `urgency` of one user in one minute, over all of its connections (issue: at least 300).
 /// Refuse: close 1013.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;

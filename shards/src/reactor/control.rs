@@ -17,6 +17,8 @@ pub enum ControlMessage<E> {
     },
     /// These broadcast values are set.
     Broadcasts(Arc<[BroadcastVersion]>),
+    /// Notifications of another node are lost: every session reads storage.
+    ReadStorage,
     /// Something for the shard's edge, on the shard's thread: new keys, a new limit. Must not block.
     Edge(Arc<dyn Fn(&mut E) + Send + Sync>),
     /// Accept no more, and freeze every session that can be: they go on in the next process.
@@ -30,6 +32,7 @@ impl<E> Clone for ControlMessage<E> {
         match self {
             ControlMessage::Drain { rate } => ControlMessage::Drain { rate: *rate },
             ControlMessage::Broadcasts(values) => ControlMessage::Broadcasts(Arc::clone(values)),
+            ControlMessage::ReadStorage => ControlMessage::ReadStorage,
             ControlMessage::Edge(change) => ControlMessage::Edge(Arc::clone(change)),
             ControlMessage::Hibernate => ControlMessage::Hibernate,
             ControlMessage::Stop => ControlMessage::Stop,

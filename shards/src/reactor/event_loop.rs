@@ -241,6 +241,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                         hibernator.know_broadcasts(self.now.mono);
                     }
                 }
+                Some(ControlMessage::ReadStorage) => self.inputs.push_back(Input::ReadStorage),
                 Some(ControlMessage::Edge(change)) => change(&mut self.edge),
                 Some(ControlMessage::Hibernate) => {
                     self.accepting.end();

@@ -232,6 +232,8 @@ struct Failing(AtomicU32);
 impl Host for Failing {
     fn set_broadcasts(&self, _: Arc<[BroadcastVersion]>) {}
 
+    fn read_storage(&self) {}
+
     fn refresh(&self) {}
 
     fn is_stopping(&self) -> bool {

@@ -1,37 +1,72 @@
-//! The one task that calls other nodes: takes what the shards ask, finds out of which node, and tells the
-//! [`Dispatcher`].
+//! The one task that calls other nodes: takes what the shards ask, gives it to the [`PeerClient`], and carries out what
+//! that decides.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hashbrown::HashMap;
-use machine::stats::{Board, Counters as _};
-use machine::{NodeId, PeerOp, PeerReply};
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use machine::peers::{CallEnd, PeerAction, PeerCall, PeerClient, PeerConfig, PeerNote};
+use machine::stats::{Board, Counters as _, Histogram};
+use machine::time::{Instant, TimeSpan};
+use machine::{PeerOp, PeerReply};
+use store::nodes::NodeRow;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::calls::PeerCalls;
-use super::dispatcher::{Dispatcher, TaskResult};
-use super::node::{NODES_MAX, PeerNode, WAITING_MAX};
-use super::queue::PeerCall;
-use super::retry_queue::PendingNotify;
+use super::connections::Connections;
+use super::queue::{QueuedCall, ReplyTo};
 use super::stats::{CALL_TIMES, PeerSnapshot, PeerSnapshots, PeerStats};
+use super::tasks::{TaskResult, Tasks};
+use super::unwritten::Unwritten;
+use super::wire::{CallError, Called};
 use protocol::wire::url::HttpUrl;
 
 /// Task that makes the calls. Lives on the control plane.
 pub(in crate::control_plane) struct PeerDriver {
-    nodes: HashMap<Box<str>, PeerNode>,
-    dispatcher: Dispatcher,
+    client: PeerClient<ReplyTo>,
+    connections: Connections,
+    calls: PeerCalls,
+    tasks: Tasks,
+    unwritten: Unwritten,
+    stats: PeerStats,
+    /// Time that answered calls took, of all nodes.
+    call_times: Histogram,
+    started: std::time::Instant,
+    warned_at: Option<Instant>,
+    is_ending: bool,
     board: Arc<Board>,
     snapshots: Arc<PeerSnapshots>,
 }
 
 impl PeerDriver {
     pub fn new(calls: PeerCalls) -> PeerDriver {
-        let dispatcher = Dispatcher::new(calls);
         let board = Arc::new(Board::new(&[PeerStats::MEANINGS]).with_histograms(&[CALL_TIMES]));
-        PeerDriver { nodes: HashMap::new(), dispatcher, board, snapshots: Arc::default() }
+        let mut client = PeerClient::new(PeerConfig {
+            id: calls.id,
+            connections_max: calls.connections_max,
+            request_timeout: span(calls.request_timeout),
+            gone_time: span(calls.gone_time),
+            retry_queue_max: calls.retry_queue_max,
+        });
+        // What an earlier boot on this data directory could not write.
+        let unwritten = Unwritten::read(calls.unwritten.as_deref());
+        unwritten.urls().for_each(|url| client.lose(url));
+        calls.peers.owed.store(client.owed(), Ordering::SeqCst);
+        PeerDriver {
+            client,
+            connections: Connections::default(),
+            tasks: Tasks::new(&calls),
+            unwritten,
+            calls,
+            stats: PeerStats::default(),
+            call_times: Histogram::default(),
+            started: std::time::Instant::now(),
+            warned_at: None,
+            is_ending: false,
+            board,
+            snapshots: Arc::default(),
+        }
     }
 
     pub fn board(&self) -> Arc<Board> {
@@ -48,14 +83,14 @@ impl PeerDriver {
     /// # Errors
     /// If the operating system refuses to listen for the bell.
     pub async fn run(mut self) -> io::Result<()> {
-        let peers = Arc::clone(&self.dispatcher.calls.peers);
+        let peers = Arc::clone(&self.calls.peers);
         let bell = peers.lane.bell()?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 call = peers.lane.pop(&bell) => {
-                    self.dispatcher.reload_credentials();
+                    self.tasks.reload_credentials(&self.calls);
                     self.take(call?);
                     for _ in 1..CALLS_AT_ONCE {
                         let Some(call) = peers.lane.try_pop() else { break };
@@ -63,10 +98,10 @@ impl PeerDriver {
                     }
                 }
                 // A task is never cancelled, and a panic ends the process.
-                Some(Ok(ended)) = self.dispatcher.tasks.join_next() => {
+                Some(Ok(ended)) = self.tasks.running.join_next() => {
                     self.ended(ended);
                     for _ in 1..CALLS_AT_ONCE {
-                        let Some(Ok(ended)) = self.dispatcher.tasks.try_join_next() else { break };
+                        let Some(Ok(ended)) = self.tasks.running.try_join_next() else { break };
                         self.ended(ended);
                     }
                 }
@@ -75,122 +110,196 @@ impl PeerDriver {
         }
     }
 
-    /// Takes a call of a shard, or a notification that is owed from the start.
-    fn take(&mut self, call: PeerCall) {
-        let now = Instant::now();
-        let to = Arc::clone(to_of(&call.op));
-        if !self.nodes.contains_key(&to.url) {
-            self.meet(&to, now);
-        }
-        let Some(node) = self.nodes.get_mut(&to.url) else {
-            self.dispatcher.stats.peer_owed_dropped += u64::from(PendingNotify::of(&call.op).is_some());
-            return self.dispatcher.reply(call, PeerReply::Unreachable);
-        };
-        (node.last_requested, node.boot) = (now, to.boot);
-        if node.is_over(to.boot) {
-            self.dispatcher.reply(call, PeerReply::NotHere);
-        } else if node.is_open() || node.waiting.len() >= WAITING_MAX {
-            self.dispatcher.unreachable(node, call, now);
-        } else {
-            node.waiting.push_back(call);
-            self.dispatcher.start_queued_calls(&to.url, node, now);
-        }
+    /// Returns the time since this was made, and a second.
+    fn at(&self, time: std::time::Instant) -> Instant {
+        let since = time.saturating_duration_since(self.started) + Duration::from_secs(1);
+        Instant(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Gets to know a node, if it has a URL that can be called and there is room. Nodes that are not needed make room;
-    /// else the one that does not answer and was wanted longest ago, with what it is owed: a node that is gone for good
-    /// and did not say so would keep its place for ever.
-    fn meet(&mut self, to: &NodeId, now: Instant) {
-        let Some(base) = HttpUrl::parse(&to.url) else { return };
-        if self.nodes.len() >= NODES_MAX {
-            self.nodes.retain(|_, node| node.is_needed());
+    fn now(&self) -> Instant {
+        self.at(std::time::Instant::now())
+    }
+
+    /// Takes a call of a shard, or a notification that is owed from the start.
+    fn take(&mut self, call: QueuedCall) {
+        let call = PeerCall { op: call.op, back: call.back, since: self.at(call.since), is_retry: false };
+        let url: Arc<str> = Arc::from(&*call.to().url);
+        if HttpUrl::parse(&url).is_none() {
+            self.calls.peers.dropped.fetch_add(u64::from(matches!(call.op, PeerOp::Notify { .. })), Ordering::Relaxed);
+            return self.reply(&url, call, PeerReply::Unreachable, false);
         }
-        if self.nodes.len() >= NODES_MAX {
-            let silent = self.nodes.iter().filter(|(_, node)| node.is_open() && node.in_flight == 0);
-            let Some(url) = silent.min_by_key(|(_, node)| node.last_requested).map(|(url, _)| url.clone()) else {
-                return;
-            };
-            let owed = self.nodes.remove(&url).map_or(0, |node| node.retry_queue.len());
-            self.dispatcher.stats.peer_owed_dropped += owed as u64;
-            self.dispatcher.calls.peers.lane.unsettled.fetch_sub(owed, Ordering::SeqCst);
-            tracing::warn!(node = %url, owed, "unreachable peer forgotten; too many peers are known");
-        }
-        self.nodes.insert(to.url.clone(), PeerNode::new(base, to.boot, now));
+        let now = self.now();
+        self.client.submit(call, now);
+        self.carry_out(now);
     }
 
     fn ended(&mut self, ended: TaskResult) {
-        let now = Instant::now();
-        let (TaskResult::Called { url, .. } | TaskResult::Probed { url, .. } | TaskResult::Looked { url, .. }) = &ended;
-        let url = url.clone();
-        let Some(node) = self.nodes.get_mut(&url) else { return };
+        let now = self.now();
         match ended {
-            TaskResult::Called { call, is_retry, called: (conn, result), .. } => {
-                node.ended(conn, now);
-                node.retries_in_flight -= usize::from(is_retry);
-                self.dispatcher.called(&url, node, call, result, now);
+            TaskResult::Called { url, call, called } => self.called(&url, call, called, now),
+            TaskResult::Probed { url, called: (_, result) } => self.client.probed(&url, result.is_ok(), now),
+            TaskResult::Looked { url, boots, row } => {
+                self.client.looked(&url, boots, row.as_ref().map(NodeRow::judged), now);
             }
-            TaskResult::Probed { called: (_, Ok(_)), .. } => {
-                if node.answered(now) {
-                    tracing::info!(node = %url, owed = node.retry_queue.len(), "peer circuit closed");
+            TaskResult::Buried { url, boots, row, done } => self.client.buried(&url, &boots, row, done, now),
+            TaskResult::DebtWritten { url, id, time, done } => {
+                // Before a POST that waits for the row is answered.
+                if !done {
+                    self.unwritten.add(&url);
                 }
+                self.client.debt_written(&url, id, time, done, now);
             }
-            TaskResult::Probed { .. } => node.circuit.probe_failed(now),
-            TaskResult::Looked { boots, row, buried, .. } => {
-                node.lookup_running = false;
-                if node.seems_gone(row, self.dispatcher.calls.gone_time, now) {
-                    node.lookup_running = true;
-                    self.dispatcher.bury(&url, boots, row);
-                } else if let Some(row) = row {
-                    if buried {
-                        self.dispatcher.stats.peer_runs_gone += 1;
-                        tracing::warn!(node = %url, "boot of a silent peer declared over");
-                    }
-                    self.dispatcher.looked(node, &boots, row);
-                }
-            }
+            TaskResult::DebtCleared { url } => self.client.debt_cleared(&url, now),
         }
-        self.dispatcher.start_queued_calls(&url, node, now);
+        self.carry_out(now);
+    }
+
+    /// Reads the end of a call.
+    fn called(&mut self, url: &Arc<str>, call: PeerCall<ReplyTo>, (conn, result): Called, now: Instant) {
+        let peer = self.connections.peer(url);
+        peer.keep(conn);
+        let end = match result {
+            Ok(answer) => {
+                let (status, took) = (answer.status.as_u16(), Duration::from_nanos(now.since(call.since).0));
+                self.stats.answered(took);
+                self.call_times.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+                peer.stats.answered(status, took);
+                let reply = answer.reply(&call.op);
+                if reply.is_none() {
+                    self.stats.peer_refused += 1;
+                    self.warn_limited(url, status, now);
+                }
+                CallEnd::Answered(reply)
+            }
+            Err(CallError::Connect(trouble)) => {
+                peer.stats.unreachable();
+                self.stats.peer_connects_failed += 1;
+                self.stats.peer_connects_untrusted += u64::from(trouble.is_untrusted());
+                peer.trouble = trouble.to_string();
+                CallEnd::NotConnected
+            }
+            Err(CallError::NoAnswer(why)) => {
+                peer.stats.no_answer();
+                why.clone_into(&mut peer.trouble);
+                CallEnd::NoAnswer
+            }
+        };
+        self.client.called(url, call, end, now);
+    }
+
+    /// Carries out what the client has decided.
+    fn carry_out(&mut self, now: Instant) {
+        // A call whose reply is given leaves no moment in which its debt is not counted.
+        self.calls.peers.owed.store(self.client.owed(), Ordering::SeqCst);
+        while let Some(action) = self.client.next_action() {
+            match action {
+                PeerAction::Call { url, call } => {
+                    let peer = self.connections.peer(&url);
+                    let kept = peer.take_idle();
+                    let connects = kept.is_none();
+                    if let Err(call) = self.tasks.call(&url, peer, call, kept) {
+                        self.client.called(&url, call, CallEnd::Unsayable, now);
+                    } else {
+                        self.stats.peer_connects += u64::from(connects);
+                    }
+                }
+                PeerAction::Reply { url, call, reply, sent } => self.reply(&url, call, reply, sent),
+                PeerAction::Probe { url } => self.tasks.probe(&url, self.connections.peer(&url)),
+                PeerAction::Look { url, boots } => self.tasks.look(url, boots, &self.calls),
+                PeerAction::Bury { url, boots, row } => self.tasks.bury(url, boots, row, &self.calls),
+                PeerAction::WriteDebt { url, id, time } => self.tasks.write_debt(url, id, time, &self.calls),
+                PeerAction::ClearDebt { url, id } => self.tasks.clear_debt(url, id, &self.calls),
+                PeerAction::Note { url, note } => self.note(&url, note),
+            }
+            self.calls.peers.owed.store(self.client.owed(), Ordering::SeqCst);
+        }
+    }
+
+    /// Sends the reply to the shard.
+    fn reply(&mut self, url: &Arc<str>, call: PeerCall<ReplyTo>, reply: PeerReply, sent: bool) {
+        if !sent && reply == PeerReply::Unreachable && self.client.knows(url) {
+            self.connections.peer(url).stats.unreachable();
+        }
+        self.calls.peers.lane.unsettled.fetch_sub(1, Ordering::SeqCst);
+        if let Some((reply_queue, ticket)) = call.back {
+            self.stats.replied(&call.op, reply);
+            reply_queue.push(ticket, reply);
+        }
+    }
+
+    fn note(&mut self, url: &Arc<str>, note: PeerNote) {
+        match note {
+            PeerNote::Opened => {
+                let peer = self.connections.peer(url);
+                peer.close_all();
+                tracing::warn!(node = %url, reason = %peer.trouble, "peer circuit opened");
+            }
+            PeerNote::Closed { owed } => tracing::info!(node = %url, owed, "peer circuit closed"),
+            PeerNote::Forgotten { owed } => {
+                tracing::warn!(node = %url, owed, "unreachable peer forgotten; too many peers are known");
+            }
+            PeerNote::Over { owed } => {
+                tracing::info!(node = %url, owed, "notifications of an ended boot dropped; they are stored");
+            }
+            PeerNote::Buried => tracing::warn!(node = %url, "boot of a silent peer declared over"),
+        }
+    }
+
+    /// Logs an unexpected status, at most one line a minute.
+    fn warn_limited(&mut self, url: &str, status: u16, now: Instant) {
+        if self.warned_at.is_none_or(|at| now.since(at) >= LOG_INTERVAL) {
+            self.warned_at = Some(now);
+            let why = match status {
+                401 => "the first of our node.keys is none of its",
+                400 => "it cannot read what we say: endpoint.crypto_keys or versions differ",
+                _ => "node.url does not lead to a node of this cluster, or versions differ",
+            };
+            tracing::error!(node = %url, status, reason = why, "peer call refused");
+        }
     }
 
     fn tick(&mut self) {
-        let now = Instant::now();
-        self.dispatcher.reload_credentials();
-        for (url, node) in &mut self.nodes {
-            self.dispatcher.expire(node, now);
-            node.close_idle(now);
-            if node.begin_probe(now) {
-                self.dispatcher.probe(url, node);
-            }
-            if node.begin_look(now) {
-                self.dispatcher.look(url, node);
-            }
-            self.dispatcher.start_queued_calls(url, node, now);
+        let now = self.now();
+        self.tasks.reload_credentials(&self.calls);
+        for url in self.calls.peers.take_lost() {
+            self.client.lose(&url);
         }
-        self.nodes.retain(|_, node| !node.is_forgotten(now));
-        self.show();
+        if self.calls.peers.is_ending() && !self.is_ending {
+            self.is_ending = true;
+            self.client.end(now);
+        }
+        self.client.tick(now);
+        self.carry_out(now);
+        self.unwritten.retain(|url| self.client.is_unwritten(url, now));
+        self.connections.close_idle(|url| self.client.knows(url));
+        self.show(now);
     }
 
-    fn show(&mut self) {
-        let (dispatcher, nodes) = (&mut self.dispatcher, &self.nodes);
-        let stats = &mut dispatcher.stats;
-        stats.peer_nodes = nodes.len() as u64;
-        stats.peer_circuits_open = nodes.values().filter(|node| node.is_open()).count() as u64;
-        stats.peer_owed = nodes.values().map(|node| (node.retry_queue.len() + node.retries_in_flight) as u64).sum();
-        stats.peer_calls_under_way = nodes.values().map(|node| node.in_flight as u64).sum();
-        stats.peer_calls_waiting = nodes.values().map(|node| node.waiting.len() as u64).sum();
-        let lost = dispatcher.calls.peers.dropped.swap(0, Ordering::Relaxed);
-        stats.peer_owed_dropped += lost;
+    fn show(&mut self, now: Instant) {
+        let states: Vec<_> = self.client.states(now).map(|(url, state)| (Arc::clone(url), state)).collect();
+        let (stats, counts) = (&mut self.stats, self.client.counts);
+        stats.peer_nodes = states.len() as u64;
+        stats.peer_circuits_open = states.iter().filter(|(_, state)| state.is_open).count() as u64;
+        stats.peer_owed = states.iter().map(|(_, state)| state.owed as u64).sum();
+        stats.peer_calls_under_way = states.iter().map(|(_, state)| state.in_flight as u64).sum();
+        stats.peer_calls_waiting = states.iter().map(|(_, state)| state.waiting as u64).sum();
+        stats.peer_owed_dropped = counts.dropped + self.calls.peers.dropped.load(Ordering::Relaxed);
+        (stats.peer_owed_answered, stats.peer_owed_over) = (counts.answered, counts.over);
+        (stats.peer_circuits_opened, stats.peer_runs_gone) = (counts.opened, counts.buried);
+        (stats.peer_debts_written, stats.peer_debts_failed) = (counts.written, counts.write_failures);
         stats.write_to(&self.board, 0);
-        self.board.set_histogram(0, &dispatcher.call_times);
-        let now = Instant::now();
-        let mut all: Vec<PeerSnapshot> = self.nodes.iter_mut().map(|(url, node)| node.show(url, now)).collect();
+        self.board.set_histogram(0, &self.call_times);
+        let connections = &mut self.connections;
+        let mut all: Vec<PeerSnapshot> =
+            states.iter().map(|(url, state)| connections.peer(url).show(url, state)).collect();
         all.sort_by(|a, b| a.state.cmp(&b.state).then_with(|| a.url.cmp(&b.url)));
         *self.snapshots.look() = all;
     }
 }
 
 /// Makes the calls that are in the lane, for a caller without a control plane, until all are settled or `within` is
-/// over; returns the number of those that are not. Waits; not for a thread that is inside a runtime.
+/// over. What is owed then is left to the nodes that it is owed to. Returns the number of those that are not told.
+/// Waits; not for a thread that is inside a runtime.
 ///
 /// # Errors
 /// If the operating system refuses a runtime.
@@ -201,25 +310,37 @@ pub fn settle(calls: PeerCalls, within: Duration) -> io::Result<usize> {
     runtime.block_on(async {
         let mut making = tokio::spawn(caller.run());
         let settled = async {
-            while peers.unsettled() > 0 {
-                tokio::time::sleep(TICK).await;
+            let all = async {
+                while peers.unsettled() > 0 {
+                    tokio::time::sleep(TICK).await;
+                }
+            };
+            if timeout(within, all).await.is_err() {
+                peers.end();
+                let until = tokio::time::Instant::now() + HAND_OVER_TIME_MAX;
+                while peers.unsettled() > 0 && tokio::time::Instant::now() < until {
+                    tokio::time::sleep(TICK).await;
+                }
             }
         };
         tokio::select! {
-            _ = timeout(within, settled) => {}
+            () = settled => {}
             // It ends only with an error, and what is not settled then is said below.
             _ = &mut making => {}
         }
     });
-    Ok(peers.unsettled())
+    Ok(if peers.is_ending() { peers.owed() } else { peers.unsettled() })
 }
 
-fn to_of(op: &PeerOp) -> &Arc<NodeId> {
-    let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
-    to
+fn span(duration: Duration) -> TimeSpan {
+    TimeSpan(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// Longest wait of an end for the database to take what is owed.
+pub const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Calls taken from the lane before what has ended is looked at, and the reverse.
 const CALLS_AT_ONCE: usize = 64;
 /// Interval between checks of waits and probes.
 const TICK: Duration = Duration::from_millis(100);
+/// Shortest time between two lines.
+const LOG_INTERVAL: TimeSpan = TimeSpan::from_secs(60);

@@ -1,9 +1,8 @@
 //! Calls of the other nodes of a cluster (PROTOCOL.md 4.1).
 //!
-//! [`queue`] carries calls from the shards to the control plane and replies back; [`driver`] is the one task that makes
-//! them, and [`dispatcher`] its actions for each node; [`node`] is the state of one: its connections, its [`circuit`],
-//! the calls that wait for it; [`ask`] finds the server that answers at the URL of this one; [`retry_queue`] has the
-//! notifications that are called until the node answers; [`wire`] one call as bytes.
+//! `machine::peers` decides: which call is made when, and what a node is owed. [`queue`] carries calls from the shards
+//! to the control plane and replies back; [`driver`] is the one task that carries the decisions out, with [`tasks`] and
+//! [`connections`]; [`ask`] finds the server that answers at the URL of this one; [`wire`] is one call as bytes.
 //!
 //! Every part is bounded and every call gets its reply: what finds no place, no connection or an open circuit is
 //! answered `Unreachable` at once, what gets no answer in time `NoAnswer`.
@@ -16,13 +15,11 @@ mod calls;
 
 mod driver;
 
-mod dispatcher;
+mod tasks;
 
-mod node;
+mod unwritten;
 
-mod circuit;
-
-mod retry_queue;
+mod connections;
 
 mod wire;
 
@@ -36,7 +33,7 @@ pub use calls::PeerCalls;
 pub use queue::{PeerQueue, TrustRoots};
 
 pub(super) use driver::PeerDriver;
-pub use driver::settle;
+pub use driver::{HAND_OVER_TIME_MAX, settle};
 #[cfg(test)]
 pub(super) use stats::OutcomeCounts;
 pub(super) use stats::{PeerSnapshot, PeerSnapshots, PeerStatus};

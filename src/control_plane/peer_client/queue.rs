@@ -1,11 +1,13 @@
 //! The lane between the shards and the calls of other nodes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::ids::{StoreTicket, Uaid};
+use machine::peers::NODES_MAX;
 use machine::{NodeId, PeerOp, PeerReply};
 use tls::Certificate;
 
@@ -15,10 +17,15 @@ use crate::edge::EdgeKeys;
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.
 pub struct PeerQueue {
-    /// Calls without a reply, and notifications owed, are those that are not settled.
+    /// Calls without a reply are those that are not settled.
     pub(super) lane: Lane<PeerOp, PeerReply>,
-    /// Notifications that found no place at all.
+    /// Notifications that are owed. Written before the reply to the call that leaves a debt.
+    pub(super) owed: AtomicUsize,
+    /// Notifications that found no place at all, and the nodes that they were for, of which each reads storage.
     pub(super) dropped: AtomicU64,
+    lost: Mutex<BTreeSet<Box<str>>>,
+    /// The node ends: what is owed is left to the nodes that it is owed to.
+    ending: AtomicBool,
     credentials: Mutex<Credentials>,
     /// Counts the changes of `said`.
     changes: AtomicU64,
@@ -61,7 +68,10 @@ impl TrustRoots {
 }
 
 /// One call, and the shard that waits for its reply; no shard waits for a notification that is only owed.
-pub(super) type PeerCall = Call<PeerOp, PeerReply>;
+pub(super) type QueuedCall = Call<PeerOp, PeerReply>;
+
+/// The shard that waits for a reply, and its ticket.
+pub(super) type ReplyTo = (Arc<ReplyQueue<PeerReply>>, StoreTicket);
 
 impl PeerQueue {
     /// An empty lane; `keys` open message ids and other nodes.
@@ -71,7 +81,10 @@ impl PeerQueue {
     pub fn new(keys: EdgeKeys) -> io::Result<PeerQueue> {
         Ok(PeerQueue {
             lane: Lane::new(CALLS_MAX)?,
+            owed: AtomicUsize::new(0),
             dropped: AtomicU64::new(0),
+            lost: Mutex::default(),
+            ending: AtomicBool::new(false),
             credentials: Mutex::new(Credentials { keys, trust: None }),
             changes: AtomicU64::new(1),
         })
@@ -101,18 +114,46 @@ impl PeerQueue {
 
     /// Returns the number of calls without a reply and of notifications without an answer.
     pub fn unsettled(&self) -> usize {
-        self.lane.unsettled()
+        let calls = self.lane.unsettled();
+        calls + self.owed()
+    }
+
+    /// Leaves what is owed to the nodes that it is owed to: it is written down for them. [`PeerQueue::unsettled`] then
+    /// falls to zero, unless the database does not take it.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the number of notifications without an answer that are not written down for their nodes.
+    pub fn owed(&self) -> usize {
+        self.owed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// Returns the nodes for which notifications found no place since the last call.
+    pub(super) fn take_lost(&self) -> BTreeSet<Box<str>> {
+        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns false if there is no room.
     fn push(&self, op: PeerOp, back: Option<(Arc<ReplyQueue<PeerReply>>, StoreTicket)>) -> bool {
-        // A notification has no second chance but the next message, so that half of the room is for them alone.
+        // A notification that finds no place costs its node a read for each session, so half of the room is for them.
         let is_notify = matches!(op, PeerOp::Notify { .. });
         if !is_notify && self.lane.len() >= CALLS_MAX / 2 {
             return false;
         }
+        let to = if let PeerOp::Notify { to, .. } = &op { Some(Arc::clone(to)) } else { None };
         let pushed = self.lane.push(op, back);
-        self.dropped.fetch_add(u64::from(is_notify && !pushed), Ordering::Relaxed);
+        if let Some(to) = to.filter(|_| !pushed) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            if lost.len() < NODES_MAX {
+                lost.insert(to.url.clone());
+            }
+        }
         pushed
     }
 }
@@ -177,6 +218,8 @@ mod tests {
         lanes[1].submit(ticket, op);
         assert_eq!(lanes[1].collect(), Some((ticket, PeerReply::Unreachable)));
         assert_eq!((peers.dropped.load(Ordering::Relaxed), peers.unsettled()), (1, CALLS_MAX));
+        assert_eq!(peers.take_lost(), BTreeSet::from(["http://127.0.0.1:1".into()]));
+        assert!(peers.take_lost().is_empty());
     }
 
     #[test]

@@ -33,7 +33,9 @@ counters! {
         counter peer_answers_within_1s: "Calls answered within 1 s.",
         counter peer_owed_answered: "Owed notifications that were answered later.",
         counter peer_owed_over: "Owed notifications given up because their node's run is over.",
-        counter peer_owed_dropped: "Owed notifications forgotten because there were too many.",
+        counter peer_owed_dropped: "Owed notifications forgotten because there were too many; their nodes read storage for all sessions.",
+        counter peer_debts_written: "Times the database was told that a node is owed notifications.",
+        counter peer_debts_failed: "Times it could not be told.",
         counter peer_connects: "Connections to other nodes made.",
         counter peer_connects_failed: "Connections to other nodes that could not be made.",
         counter peer_connects_untrusted: "Those of them whose other end showed a certificate that node.ca does not trust for its name.",
@@ -195,7 +197,7 @@ pub(in crate::control_plane) struct PeerSnapshot {
     pub quantiles: (Duration, Duration),
 }
 
-/// Every node as of a moment ago, those that do not answer first; as many as [`super::node::NODES_MAX`].
+/// Every node as of a moment ago, those that do not answer first; as many as [`machine::peers::NODES_MAX`].
 #[derive(Default)]
 pub(in crate::control_plane) struct PeerSnapshots(Mutex<Vec<PeerSnapshot>>);
 

@@ -80,6 +80,8 @@ impl Host for Recorder {
         self.broadcasts.lock().unwrap().push(values);
     }
 
+    fn read_storage(&self) {}
+
     fn refresh(&self) {}
 
     fn is_stopping(&self) -> bool {

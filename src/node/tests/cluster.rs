@@ -1,5 +1,7 @@
 //! Nodes on a shared database in one process: TLS between them, and notifications about messages of a dead node.
 
+mod debts;
+
 use super::*;
 use crate::control_plane::tests::certificates::TestCertificates;
 

@@ -1,5 +1,5 @@
 //! The nodes of a cluster: one row for each URL, on a shared store only (CLUSTER.md, table `node`), and the last time
-//! at which each boot of them was seen (table `lease`).
+//! at which each boot of them was seen (table `lease`). Beside them is what they owe each other (table `debt`).
 //!
 //! A node that leaves writes one row, not a million clears of presence: a reader that finds a presence row of an ended
 //! boot knows that the user is not connected there.
@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use machine::NodeId;
+use machine::peers::{BootRow, DebtRow, DebtTime};
 
 /// The table of nodes. Shared by the thread that starts and stops a node and by the control plane.
 pub trait NodeTable: Send + Sync + 'static {
@@ -36,12 +37,36 @@ pub trait NodeTable: Send + Sync + 'static {
     /// control plane, and its caller bounds the time.
     fn read(&self, url: &str) -> NodeRowFuture;
 
+    /// Writes that this boot, or what `id` names, owes a node notifications (decision 0037); false when that is not
+    /// written. Never waits, as [`NodeTable::read`].
+    fn write_debt(&self, url: &str, id: u64, time: DebtTime) -> DebtDone;
+
+    /// Deletes such a row: all that `id` wrote, or, with `version`, no newer one. As [`NodeTable::write_debt`].
+    fn clear_debt(&self, url: &str, id: u64, version: Option<i64>) -> DebtDone;
+
+    /// The debts to a node; `None` if they cannot be read now. As [`NodeTable::write_debt`].
+    fn debts(&self, url: &str) -> DebtRowsFuture;
+
     /// Lead of the database's clocks over the time of this process, in microseconds; `None` if they cannot be asked
     /// now. Never waits, as [`NodeTable::look`].
     fn clock_offset(&self) -> ClockOffsetFuture;
 
     /// Number of clocks of the database that can be asked now. Takes no time.
     fn clock_count(&self) -> usize;
+}
+
+/// Result of [`NodeTable::write_debt`] and [`NodeTable::clear_debt`].
+pub type DebtDone = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// Result of [`NodeTable::debts`].
+pub type DebtRowsFuture = Pin<Box<dyn Future<Output = Option<Debts>> + Send>>;
+
+/// Debts to one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Debts {
+    /// Time of this process, in microseconds since the epoch; 0 while its clock cannot judge other nodes.
+    pub now_us: u64,
+    pub rows: Vec<DebtRow>,
 }
 
 /// Result of [`NodeTable::ahead`].
@@ -88,8 +113,9 @@ pub const SILENT_TIME: Duration = Duration::from_secs(600);
 pub const SILENT_TIME_LONG: Duration = Duration::from_secs(86_400);
 
 impl NodeRow {
-    /// Returns true if that boot is over for good. Only for a boot whose row was written before this one was read.
-    pub fn is_over(&self, boot: u64) -> bool {
-        self.left || self.boot != boot
+    /// The row as the calls of other nodes judge it.
+    pub fn judged(&self) -> BootRow {
+        let lapsed = self.silent.is_some_and(|silent| silent >= SILENT_TIME);
+        BootRow { boot: self.boot, left: self.left, lapsed }
     }
 }

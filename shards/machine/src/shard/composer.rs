@@ -31,6 +31,7 @@ use super::components::settling::Settling;
 use super::components::shutdown::Shutdown;
 use super::components::simplepush::SimplePushTable;
 use super::components::storage_room::StorageRoom;
+use super::components::storage_round::StorageRound;
 use super::components::sweep::Sweep;
 use super::components::tickets::Tickets;
 use super::components::upstream_calls::UpstreamCalls;
@@ -38,7 +39,7 @@ use super::components::user_index::{Resident, UserIndex};
 use super::components::writes::Writes;
 use super::config::MachineConfig;
 use super::input::EffectQueue;
-use super::pending_op::{PendingUpstreamOp, Waiting};
+use super::pending_op::{PendingOp, PendingPeerOp, PendingUpstreamOp, Waiting};
 use super::slab::Slab;
 use super::stats::{DeliveryTimes, MachineStats};
 
@@ -69,6 +70,7 @@ pub struct ShardMachine {
     pub(super) row_memory: RowMemory,
     pub(super) broadcasts: Broadcasts,
     pub(super) sweep: Sweep,
+    pub(super) storage_round: StorageRound,
     pub(super) refreshes: Refreshes,
     pub(super) keepalive: Keepalive,
     pub(super) relays: Relays,
@@ -121,6 +123,7 @@ impl ShardMachine {
             row_memory: RowMemory::default(),
             broadcasts: Broadcasts::new(config.broadcast_spread),
             sweep: Sweep::new(&config),
+            storage_round: StorageRound::default(),
             refreshes: Refreshes::default(),
             keepalive: Keepalive::new(&config),
             relays: Relays::new(),
@@ -138,6 +141,7 @@ impl ShardMachine {
             self.pending_hellos.due(),
             self.active_sessions.due(),
             self.sweep.due(),
+            self.storage_round.due(),
             self.keepalive.due(),
             self.tickets.due(),
             self.relays.due(),
@@ -212,6 +216,17 @@ impl ShardMachine {
     /// Returns true if an operation of this user waits here to be tried: its deletes, too, wait behind it.
     pub fn defers(&self, uaid: Uaid) -> bool {
         self.tickets.defers(uaid)
+    }
+
+    /// Returns true if the node that has this user is being told of a stored message: nothing of that outlives this
+    /// process.
+    pub fn notifies(&self, uaid: Uaid) -> bool {
+        let is_notify = |work: &Waiting| match work {
+            Waiting::Store(PendingOp::LoadForNotify(notify) | PendingOp::SaveAgain(notify)) => notify.uaid == uaid,
+            Waiting::Peer(PendingPeerOp::Notify(notify)) => notify.uaid == uaid,
+            Waiting::Store(_) | Waiting::Peer(_) => false,
+        };
+        self.tickets.defers(uaid) || self.tickets.has(is_notify)
     }
 
     /// Returns true if nothing is under way: no request, no storage work, no save, no hello.

@@ -74,6 +74,8 @@ pub enum Input {
     ClockStopped(bool),
     /// New values of broadcasts, from the operator or a poller.
     Broadcasts(Arc<[BroadcastVersion]>),
+    /// Another node has ended with notifications that it owed this one, or has lost them: every session reads storage.
+    ReadStorage,
     /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (ARCHITECTURE.md
     /// 4, close).
     Drain {

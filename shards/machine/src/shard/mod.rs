@@ -70,6 +70,7 @@ mod session_commands;
 mod sockets;
 mod store;
 mod subscribe;
+mod storage_round;
 mod sweep;
 mod tickets;
 mod ticks;

@@ -90,6 +90,7 @@ impl ShardMachine {
         at: SlabKey,
         (message, stamped): (Arc<Message>, Instant),
     ) {
+        self.read_before_directs(cx, at);
         if !self.mode_fits(at, &message) {
             self.stats.publishes_other_mode += 1;
             self.answer(cx, reply_to, Published::OtherMode);

@@ -65,6 +65,8 @@ impl ShardMachine {
             Some(user) => self.take_over(&mut session, hello, user, nudged),
         };
         let at = self.sessions.insert(session);
+        // It reads storage by itself.
+        self.storage_round.take(at.index);
         self.forget_channels(cx, at, uaid, stored.left_out);
         self.conns.set(conn, ConnState::Session(at.index));
         self.add_resident(uaid, Resident::Session(at.index));

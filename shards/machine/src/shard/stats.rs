@@ -182,6 +182,8 @@ counters! {
         counter member_words_refused: "Notifications that came while the relay's socket took no bytes.",
         counter refreshes: "Refreshes of users who are alive.",
         counter refreshes_failed: "Refreshes that storage did not make; they are tried again.",
+        counter storage_rounds: "Rounds in which every session reads storage, because notifications of another node were lost.",
+        counter storage_round_reads: "Sessions that read storage in such a round.",
         counter refreshes_postponed: "Times that a user who was due for a refresh had to wait for a place in flight.",
         counter wrong_state: "Sockets closed for a message their state does not allow.",
     }

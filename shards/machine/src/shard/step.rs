@@ -32,6 +32,7 @@ impl ShardMachine {
             Input::HorizonAdvanced { until, late } => self.horizon_advanced(cx, until, late),
             Input::ClockStopped(stopped) => self.clock.stop(stopped),
             Input::Broadcasts(values) => self.set_broadcasts(cx, &values),
+            Input::ReadStorage => self.begin_storage_round(cx),
             Input::Drain { rate } => self.begin_drain(cx, rate),
         }
         self.submit_settles(cx);
@@ -51,6 +52,7 @@ impl ShardMachine {
         // Clocks first: those whose Pong came in time are removed before the next Pings go out.
         self.pong_timeouts(cx);
         self.sweep_sessions(cx);
+        self.storage_round_turn(cx);
         self.receipt_timeouts(cx);
         self.submit_deferred(cx);
         self.drain_turn(cx);

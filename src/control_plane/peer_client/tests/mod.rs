@@ -59,6 +59,9 @@ impl Kit {
             connections_max: 4,
             connect_timeout: PATIENCE,
             request_timeout: PATIENCE,
+            id: 7_000,
+            unwritten: None,
+            retry_queue_max: machine::peers::RETRY_QUEUE_MAX,
             gone_time: Duration::ZERO,
             trust: TrustRoots::read(None).unwrap(),
         };
@@ -384,13 +387,13 @@ fn no_more_wait_for_a_node_than_there_is_room_for() {
     node.hold(usize::MAX);
     kit.submit(push(&node.url()));
     eventually("a call under way", || node.credentials_version().len() == 1);
-    for _ in 0..super::node::WAITING_MAX {
+    for _ in 0..machine::peers::WAITING_MAX {
         kit.submit(push(&node.url()));
     }
-    kit.await_number("peer_calls_waiting", super::node::WAITING_MAX as u64);
+    kit.await_number("peer_calls_waiting", machine::peers::WAITING_MAX as u64);
     assert_eq!(kit.ask(push(&node.url())), PeerReply::Unreachable);
     node.hold(0);
-    for _ in 0..=super::node::WAITING_MAX {
+    for _ in 0..=machine::peers::WAITING_MAX {
         assert_eq!(kit.collect().1, PeerReply::Done);
     }
 }

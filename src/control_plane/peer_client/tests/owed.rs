@@ -1,5 +1,7 @@
 //! Notifications without an answer: they are called again until the node answers, or its run is over.
 
+use machine::peers::DebtRow;
+
 use super::*;
 
 #[test]
@@ -102,12 +104,16 @@ fn who_has_no_island_settles_what_can_be_settled() {
     let node = FakeNode::answering("200 OK", "");
     let keys = EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["node-key".to_owned()] };
     let peers = Arc::new(PeerQueue::new(keys).unwrap());
+    let table = Arc::<FakeNodes>::default();
     let calls = PeerCalls {
         peers: Arc::clone(&peers),
-        nodes: Arc::<FakeNodes>::default(),
+        nodes: Arc::clone(&table) as Arc<dyn NodeTable>,
         connections_max: 4,
         connect_timeout: PATIENCE,
         request_timeout: PATIENCE,
+        id: 7_000,
+        unwritten: None,
+        retry_queue_max: machine::peers::RETRY_QUEUE_MAX,
         gone_time: Duration::ZERO,
         trust: TrustRoots::read(None).unwrap(),
     };
@@ -116,14 +122,31 @@ fn who_has_no_island_settles_what_can_be_settled() {
     }
     assert_eq!(settle(calls.clone(), PATIENCE).unwrap(), 0);
     assert_eq!(node.credentials_version().len(), 40);
-    peers.tell(to(&nobody()), Uaid([1; 16]));
-    assert_eq!(settle(calls, Duration::from_millis(300)).unwrap(), 1);
+    // A node that does not answer is told in the database that it must read storage.
+    let url = nobody();
+    peers.tell(to(&url), Uaid([1; 16]));
+    assert_eq!(settle(calls, Duration::from_millis(300)).unwrap(), 0);
+    let debts = table.answers().debts.clone();
+    assert_eq!(debts.iter().map(|(to, row)| (&**to, row.id, row.said_us)).collect::<Vec<_>>(), [(&*url, 7_000, 0)]);
+}
+
+#[test]
+fn a_notification_without_an_answer_is_answered_when_the_database_knows_the_debt() {
+    let url = nobody();
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
+    let debts = kit.table.answers().debts.clone();
+    assert_eq!(debts.iter().map(|(to, row)| (&**to, row.id)).collect::<Vec<_>>(), [(&*url, 7_000)]);
+    assert_ne!(debts[0].1.said_us, 0, "it will be handed over");
+    let _node = FakeNode::at(&url, "200 OK", "");
+    eventually("the debt is deleted", || kit.table.answers().debts.is_empty());
+    eventually("all is settled", || kit.peers.unsettled() == 0);
 }
 
 #[test]
 fn nodes_that_never_answer_make_room_for_one_that_does() {
     let mut kit = Kit::new();
-    let nodes_max = super::super::node::NODES_MAX;
+    let nodes_max = machine::peers::NODES_MAX;
     let dead = nobody();
     for n in 0..nodes_max {
         let url = format!("{dead}/{n}");
@@ -137,7 +160,10 @@ fn nodes_that_never_answer_make_room_for_one_that_does() {
     let node = FakeNode::answering("200 OK", "");
     assert_eq!(kit.ask(notify(&node.url(), 1)), PeerReply::Done);
     kit.await_number("peer_owed_dropped", 3);
-    assert_eq!(kit.peers.unsettled(), 3 * (nodes_max - 1));
+    eventually("the database is told", || kit.peers.unsettled() == 3 * (nodes_max - 1));
+    let first = format!("{dead}/0");
+    let is_told = |debts: &[(Box<str>, DebtRow)]| debts.iter().any(|(url, row)| **url == *first && row.said_us == 0);
+    assert!(is_told(&kit.table.answers().debts));
     // The list of nodes is written behind the numbers.
     let is_shown = || kit.snapshots.look().iter().any(|shown| *shown.url == format!("{dead}/0"));
     eventually("the first node is not shown", || !is_shown());
@@ -171,4 +197,35 @@ fn a_run_that_is_silent_and_does_not_answer_is_declared_over() {
     assert_eq!(kit.table.answers().row, Some(NodeRow { left: true, ..row }));
     assert_eq!(kit.ask(push(&url)), PeerReply::NotHere);
     assert_eq!(kit.peers.unsettled(), 0);
+}
+
+#[test]
+fn what_the_database_does_not_take_is_told_by_the_next_boot_on_this_data_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("debts");
+    let url = nobody();
+    let mut kit = Kit::with(|calls| calls.unwritten = Some(file.clone()));
+    kit.table.answers().takes_debts = false;
+    assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{url}\n"), "before the POST is answered");
+    // It ends as if killed.
+    drop(kit);
+    let next = Kit::with(|calls| calls.unwritten = Some(file.clone()));
+    eventually("the node is told", || next.peers.unsettled() == 0);
+    let debts = next.table.answers().debts.clone();
+    assert_eq!(debts.iter().map(|(to, row)| (&**to, row.said_us)).collect::<Vec<_>>(), [(&*url, 0)]);
+    eventually("the file is gone", || !file.exists());
+}
+
+#[test]
+fn a_debt_that_the_database_takes_late_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("debts");
+    let mut kit = Kit::with(|calls| calls.unwritten = Some(file.clone()));
+    kit.table.answers().takes_debts = false;
+    assert_eq!(kit.ask(notify(&nobody(), 1)), PeerReply::Unreachable);
+    assert!(file.exists());
+    kit.table.answers().takes_debts = true;
+    eventually("the file is gone", || !file.exists());
+    assert_eq!(kit.table.answers().debts.len(), 1);
 }

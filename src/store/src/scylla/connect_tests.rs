@@ -196,14 +196,14 @@ async fn a_permission_that_is_missing_is_named_with_what_grants_it() {
     let limited = Options { user: Some(user.clone()), password: Some(Password::new("p")), ..admin.clone() };
     let (_, faults) = preflight::examine(&limited, SKEW).await;
     let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    assert_eq!(said.len(), 4, "{said:?}");
-    for (said, table) in said.iter().zip(["user", "message", "node", "lease"]) {
+    assert_eq!(said.len(), 5, "{said:?}");
+    for (said, table) in said.iter().zip(["user", "message", "node", "lease", "debt"]) {
         assert!(said.starts_with(&format!("{keyspace}.{table} cannot be written: this user may not")), "{said}");
         assert!(said.ends_with(&format!("; GRANT MODIFY ON TABLE {keyspace}.{table} TO {user}")), "{said}");
     }
     run(&session, &admin, &format!("GRANT MODIFY ON KEYSPACE KS TO {user}")).await;
     run(&session, &admin, &format!("REVOKE SELECT ON KEYSPACE KS FROM {user}")).await;
-    for table in ["user", "node", "lease", "schema_version"] {
+    for table in ["user", "node", "lease", "debt", "schema_version"] {
         run(&session, &admin, &format!("GRANT SELECT ON TABLE KS.{table} TO {user}")).await;
     }
     let (_, faults) = preflight::examine(&limited, SKEW).await;

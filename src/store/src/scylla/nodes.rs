@@ -3,9 +3,11 @@
 //! Lives on: the thread that starts and stops the node, and the control plane; the work is done on the store's runtime.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use machine::NodeId;
+use machine::peers::{DEBT_SECONDS, DebtRow, DebtTime};
 use scylla::value::CqlTimestamp;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -15,10 +17,14 @@ use super::blocking::block_on;
 use super::client::{Client, Failed, StatementContext};
 use super::stats::Statement;
 use crate::IDLE_SECONDS_MAX;
-use crate::nodes::{Burial, ClockOffsetFuture, NodeRow, NodeRowFuture, NodeTable, Renewal, Renewed};
+use crate::nodes::{
+    Burial, ClockOffsetFuture, DebtDone, DebtRowsFuture, Debts, NodeRow, NodeRowFuture, NodeTable, Renewal, Renewed,
+};
 
 /// Time limit of one call, with all retries.
 const WITHIN: Duration = Duration::from_secs(20);
+/// Pages of debts to one node that are read at once: 4,000 rows of 60 B.
+const DEBT_PAGES_MAX: usize = 8;
 /// Reads of the control plane at the same time.
 const BESIDE: usize = 16;
 /// Seconds that a lease is kept: longer than the presence rows of its boot.
@@ -33,11 +39,16 @@ pub(super) struct Table {
 struct Work {
     client: Arc<Client>,
     permits: Semaphore,
+    /// The last version of a row of a debt: a later write or delete is newer, also when the clock is set back.
+    debt_version: AtomicI64,
 }
 
 impl Table {
     pub(super) fn new(handle: Handle, client: Arc<Client>) -> Table {
-        Table { handle, work: Arc::new(Work { client, permits: Semaphore::new(BESIDE) }) }
+        Table {
+            handle,
+            work: Arc::new(Work { client, permits: Semaphore::new(BESIDE), debt_version: AtomicI64::new(0) }),
+        }
     }
 }
 
@@ -102,6 +113,47 @@ impl Work {
         self.context().send(Statement::NodeEnter, &values).await
     }
 
+    fn debt_version(&self) -> i64 {
+        let now = self.after(None);
+        let last = self.debt_version.fetch_max(now, Ordering::SeqCst);
+        if last < now { now } else { self.debt_version.fetch_add(1, Ordering::SeqCst) + 1 }
+    }
+
+    async fn write_debt(&self, url: &str, id: u64, time: DebtTime) -> Result<(), Failed> {
+        let at = self.debt_version();
+        let said_at = CqlTimestamp(if time == DebtTime::Now { self.after(None) / 1_000 } else { 0 });
+        self.context()
+            .send(Statement::DebtWrite, &(at, DEBT_SECONDS.cast_signed(), said_at, url, id.cast_signed()))
+            .await
+    }
+
+    async fn clear_debt(&self, url: &str, id: u64, version: Option<i64>) -> Result<(), Failed> {
+        let at = version.unwrap_or_else(|| self.debt_version());
+        self.context().send(Statement::DebtClear, &(at, url, id.cast_signed())).await
+    }
+
+    async fn debts(&self, url: &str) -> Result<Debts, Failed> {
+        let row = |(id, said_at, version): (i64, Option<CqlTimestamp>, Option<i64>)| {
+            let said_ms = said_at.map_or(0, |CqlTimestamp(ms)| u64::try_from(ms).unwrap_or(0));
+            DebtRow { id: id.cast_unsigned(), said_us: said_ms * 1_000, version: version.unwrap_or_default() }
+        };
+        let (mut rows, mut state) = (Vec::new(), None);
+        // Rows of boots that go on may fill the first pages. What is behind the last one is there at the next look.
+        for _ in 0..DEBT_PAGES_MAX {
+            let (found, next) = self.context().read(Statement::DebtsRead, &(url,), state, true).await?;
+            for read in found.rows::<(i64, Option<CqlTimestamp>, Option<i64>)>().map_err(|_| Failed)? {
+                rows.push(row(read.map_err(|_| Failed)?));
+            }
+            state = next;
+            if state.is_none() {
+                break;
+            }
+        }
+        // A clock that is too far from the database's judges no other node.
+        let clock = &self.client.process_clock;
+        Ok(Debts { now_us: if clock.is_stopped() { 0 } else { clock.unix_us() }, rows })
+    }
+
     async fn leave(&self, node: &NodeId) -> Result<(), Failed> {
         let Some(Found { row, at }) = self.read(&node.url).await? else { return Ok(()) };
         if row.boot != node.boot {
@@ -140,6 +192,24 @@ impl NodeTable for Table {
         let (work, url) = (Arc::clone(&self.work), url.to_owned());
         let looked = self.handle.spawn(async move { work.look(&url).await });
         Box::pin(async move { looked.await.ok()?.ok()? })
+    }
+
+    fn write_debt(&self, url: &str, id: u64, time: DebtTime) -> DebtDone {
+        let (work, url) = (Arc::clone(&self.work), url.to_owned());
+        let written = self.handle.spawn(async move { work.write_debt(&url, id, time).await });
+        Box::pin(async move { written.await.is_ok_and(|written| written.is_ok()) })
+    }
+
+    fn clear_debt(&self, url: &str, id: u64, version: Option<i64>) -> DebtDone {
+        let (work, url) = (Arc::clone(&self.work), url.to_owned());
+        let cleared = self.handle.spawn(async move { work.clear_debt(&url, id, version).await });
+        Box::pin(async move { cleared.await.is_ok_and(|cleared| cleared.is_ok()) })
+    }
+
+    fn debts(&self, url: &str) -> DebtRowsFuture {
+        let (work, url) = (Arc::clone(&self.work), url.to_owned());
+        let read = self.handle.spawn(async move { work.debts(&url).await });
+        Box::pin(async move { read.await.ok()?.ok() })
     }
 
     fn clock_offset(&self) -> ClockOffsetFuture {

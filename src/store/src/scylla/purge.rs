@@ -130,7 +130,7 @@ impl<'a> Purger<'a> {
         let found: Vec<(Option<i64>, Option<CqlTimestamp>)> = self.select(&self.node, (&*node.url,)).await?;
         let over = found.first().is_some_and(|(boot, left_at)| {
             let row = |boot: i64| NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some(), silent: None };
-            boot.is_some_and(|boot| row(boot).is_over(node.boot))
+            boot.is_some_and(|boot| row(boot).judged().is_over(node.boot))
         });
         let over = over || self.is_silent(&node).await?;
         let mut runs = self.runs.borrow_mut();

@@ -10,6 +10,7 @@
 //!              0 topic: clock 0, origin 0, chid 16, topic    -1 late: clock 0, origin 0, zero
 //! node     (url) -> boot, started_at, left_at             a node that leaves says so once, not for each of its users
 //! lease    ((url), boot) -> seen_at                       each run renews its own, with a TTL
+//! debt     ((url), id) -> said_at                         the node is owed notifications, by a run that says so again
 //! ```
 //!
 //! There is no static column: a read of a part of a partition that has only statics returns no row, and a user that is
@@ -20,7 +21,7 @@ use crate::IDLE_SECONDS_MAX;
 
 /// The version that this build writes and reads. It also reads tables of a later version, as long as their least
 /// version ([`Step::least`]) is not above this one.
-pub const VERSION: i32 = 3;
+pub const VERSION: i32 = 4;
 
 /// Numbers of the families: the column `family`.
 pub mod family {
@@ -164,6 +165,16 @@ pub const TABLES: &[Table] = &[
         options: None,
     },
     Table {
+        name: DEBT,
+        comment: "murre: notifications that a node is owed; written while it does not answer",
+        columns: &[
+            Column { name: "url", cql: "text", role: Role::Partition },
+            Column { name: "id", cql: "bigint", role: Role::Clustering },
+            Column { name: "said_at", cql: "timestamp", role: Role::Value },
+        ],
+        options: None,
+    },
+    Table {
         name: "schema_version",
         comment: "murre: the versions of these tables (part murre) and the least that may read them (part least); of \
                   each part the greatest counts",
@@ -190,14 +201,18 @@ pub struct Step {
 
 /// Steps from nothing to [`VERSION`].
 pub const STEPS: &[Step] = &[
-    Step { version: 1, least: 1, statements: |layout| create(layout, |table| table != LEASE) },
+    Step { version: 1, least: 1, statements: |layout| create(layout, |table| table != LEASE && table != DEBT) },
     Step { version: 2, least: 2, statements: |layout| create(layout, |table| table == LEASE) },
     // Rows of `family::SAVED` are read only of a user who has a row of `family::LATE`. Earlier builds do not write it.
     Step { version: 3, least: 3, statements: |_| Vec::new() },
+    // What an earlier build owes when it ends is found at the next refresh, as before.
+    Step { version: 4, least: 3, statements: |layout| create(layout, |table| table == DEBT) },
 ];
 
 /// The table of version 2.
 const LEASE: &str = "lease";
+/// The table of version 4.
+const DEBT: &str = "debt";
 
 fn create(layout: &Layout, which: impl Fn(&str) -> bool) -> Vec<String> {
     TABLES.iter().filter(|table| which(table.name)).map(|table| table.create(layout)).collect()

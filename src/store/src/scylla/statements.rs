@@ -123,6 +123,7 @@ pub(super) fn reads(statement: Statement) -> bool {
             | Statement::UsersBehind
             | Statement::NodeRead
             | Statement::LeaseRead
+            | Statement::DebtsRead
     )
 }
 
@@ -216,7 +217,10 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
         | Statement::NodeEnter
         | Statement::NodeLeave
         | Statement::LeaseRead
-        | Statement::LeaseRenew => node_text(statement, keyspace),
+        | Statement::LeaseRenew
+        | Statement::DebtWrite
+        | Statement::DebtClear
+        | Statement::DebtsRead => node_text(statement, keyspace),
         Statement::Probe => format!(
             "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = {USER_CLOCK} AND key = 0x"
         ),
@@ -254,6 +258,11 @@ fn node_text(statement: Statement, keyspace: &str) -> String {
         Statement::LeaseRenew => {
             format!("UPDATE {keyspace}.lease USING TIMESTAMP ? AND TTL ? SET seen_at = ? WHERE url = ? AND boot = ?")
         }
+        Statement::DebtWrite => {
+            format!("UPDATE {keyspace}.debt USING TIMESTAMP ? AND TTL ? SET said_at = ? WHERE url = ? AND id = ?")
+        }
+        Statement::DebtClear => format!("DELETE FROM {keyspace}.debt USING TIMESTAMP ? WHERE url = ? AND id = ?"),
+        Statement::DebtsRead => format!("SELECT id, said_at, WRITETIME(said_at) FROM {keyspace}.debt WHERE url = ?"),
         _ => unreachable!("not of the tables of nodes: {statement:?}"),
     }
 }

@@ -72,6 +72,9 @@ statements! {
     NodeLeave node_leave: "write that a node has left.",
     LeaseRead lease_read: "read when a run of a node was last seen.",
     LeaseRenew lease_renew: "write that a run of a node was seen.",
+    DebtWrite debt_write: "write that a node is owed notifications.",
+    DebtClear debt_clear: "delete that a node is owed notifications.",
+    DebtsRead debts_read: "read what a node is owed.",
     Probe probe: "look whether the database is back.",
 }
 

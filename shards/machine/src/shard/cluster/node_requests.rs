@@ -39,6 +39,7 @@ impl ShardMachine {
             }
             None => return NodeAnswer::NotHere,
         };
+        self.read_before_directs(cx, at);
         if !self.registered_channel(at, message.chid) || !self.mode_fits(at, &message) {
             // Storage is right about the channel, and the session finds out there. The session is here all the same.
             self.want_check(at);

@@ -29,6 +29,7 @@ pub(super) mod shutdown;
 pub(super) mod simplepush;
 pub(super) mod storage_room;
 pub(super) mod backlog_state;
+pub(super) mod storage_round;
 pub(super) mod sweep;
 pub(super) mod tickets;
 pub(super) mod upstream_calls;

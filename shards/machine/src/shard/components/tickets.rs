@@ -38,6 +38,11 @@ impl<W> Tickets<W> {
         self.open.is_empty() && self.deferred_ops.is_empty()
     }
 
+    /// Returns true if an operation with a ticket is like that.
+    pub fn has(&self, is_like: impl Fn(&W) -> bool) -> bool {
+        (0..self.open.end()).filter_map(|index| self.open.at(index)).any(|(_, work)| is_like(work))
+    }
+
     /// Returns true if an operation of this user is in the backlog, so that its next ones go behind it.
     pub fn defers(&self, uaid: Uaid) -> bool {
         self.waiting.contains_key(&uaid)

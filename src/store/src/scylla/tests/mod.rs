@@ -5,6 +5,8 @@
 
 mod bridges;
 
+mod debts;
+
 mod faults;
 
 mod midnight;

@@ -340,7 +340,7 @@ impl Bare<'_> {
         self.ask(query, false).0
     }
 
-    fn tombstones(&self, query: &str) -> u64 {
+    pub(super) fn tombstones(&self, query: &str) -> u64 {
         self.ask(query, true).1
     }
 }

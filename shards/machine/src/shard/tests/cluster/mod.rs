@@ -2,6 +2,7 @@
 
 mod clocks;
 mod explore;
+mod lost;
 mod stale;
 
 use super::*;

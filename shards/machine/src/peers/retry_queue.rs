@@ -2,22 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use hashbrown::HashMap;
-use machine::ids::{Stamp, Uaid};
-use machine::{NodeId, PeerOp, RowKey};
-use tokio::time::Instant;
+use crate::ids::{Stamp, Uaid};
+use crate::time::{Instant, TimeSpan};
+use crate::{NodeId, PeerOp, RowKey};
 
 /// Notifications owed to one node, oldest first.
 pub(super) struct RetryQueue {
     entries: BTreeMap<u64, PendingNotify>,
-    positions: HashMap<Key, u64>,
+    positions: BTreeMap<Key, u64>,
     next: u64,
     /// Earliest time of the next call.
     due: Instant,
     /// The wait after the next failure.
-    wait: Duration,
+    wait: TimeSpan,
+    /// Most entries.
+    bound: usize,
 }
 
 /// One session is told once of any number of messages, but for those that it must name. The boot of the node is part of
@@ -53,21 +53,22 @@ impl PendingNotify {
 }
 
 impl RetryQueue {
-    pub fn new(now: Instant) -> RetryQueue {
-        RetryQueue { entries: BTreeMap::new(), positions: HashMap::new(), next: 0, due: now, wait: WAIT_MIN }
+    /// An empty queue of this many entries at most.
+    pub fn new(now: Instant, bound: usize) -> RetryQueue {
+        RetryQueue { entries: BTreeMap::new(), positions: BTreeMap::new(), next: 0, due: now, wait: WAIT_MIN, bound }
     }
 
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Remembers one. At [`RETRY_QUEUE_MAX`] the oldest is forgotten, and returned.
+    /// Remembers one. At the bound the oldest is forgotten, and returned.
     pub fn insert(&mut self, pending: PendingNotify) -> Option<PendingNotify> {
         if let Some(position) = self.positions.get(&pending.key()) {
             self.entries.insert(*position, pending);
             return None;
         }
-        let forgotten = if self.entries.len() >= RETRY_QUEUE_MAX { self.take() } else { None };
+        let forgotten = if self.entries.len() >= self.bound { self.take() } else { None };
         self.positions.insert(pending.key(), self.next);
         self.entries.insert(self.next, pending);
         self.next += 1;
@@ -106,28 +107,33 @@ impl RetryQueue {
         !self.entries.is_empty() && now >= self.due
     }
 
+    /// Returns when the next call is due.
+    pub fn due(&self) -> Option<Instant> {
+        (!self.entries.is_empty()).then_some(self.due)
+    }
+
     pub fn answered(&mut self, now: Instant) {
         (self.due, self.wait) = (now, WAIT_MIN);
     }
 
-    /// It does not: wait, each time twice as long, and not in step with other nodes. `chance` is between 0 and 1.
-    pub fn failed(&mut self, now: Instant, chance: f64) {
-        self.due = now + self.wait.mul_f64(0.5 + chance);
-        self.wait = (self.wait * 2).min(WAIT_MAX);
+    /// It does not: wait, each time twice as long, and not in step with other nodes. `chance` is below 1,000.
+    pub fn failed(&mut self, now: Instant, chance: u64) {
+        self.due = now.after(TimeSpan(self.wait.0 / 1_000 * (500 + chance)));
+        self.wait = TimeSpan(self.wait.0 * 2).min(WAIT_MAX);
     }
 }
 
-/// Notifications owed to one node: 65,536 x 150 B = 10 MB. Shed: the oldest is forgotten and counted; that session
-/// reads storage at the next message or hello.
-pub(super) const RETRY_QUEUE_MAX: usize = 65_536;
+/// Notifications owed to one node: 65,536 x 150 B = 10 MB. Shed: the oldest is forgotten and counted, and that node is
+/// told in the database to read storage for all of its sessions.
+pub const RETRY_QUEUE_MAX: usize = 65_536;
 /// Between calls of a node that answers connections and not calls.
-const WAIT_MIN: Duration = Duration::from_secs(1);
-const WAIT_MAX: Duration = Duration::from_secs(30);
+const WAIT_MIN: TimeSpan = TimeSpan::from_secs(1);
+const WAIT_MAX: TimeSpan = TimeSpan::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use machine::ids::{Chid, Clock, Origin};
+    use crate::ids::{Chid, Clock, Origin};
 
     fn pending(n: u32, boot: u64, clock: u64) -> PendingNotify {
         let mut uaid = [0; 16];
@@ -139,7 +145,7 @@ mod tests {
     }
 
     fn owed() -> RetryQueue {
-        RetryQueue::new(Instant::now())
+        RetryQueue::new(Instant(0), RETRY_QUEUE_MAX)
     }
 
     #[test]
@@ -193,14 +199,14 @@ mod tests {
 
     #[test]
     fn waits_grow_to_their_bound_and_an_answer_ends_them() {
-        let (mut owed, now) = (owed(), Instant::now());
+        let (mut owed, now) = (owed(), Instant(0));
         assert!(!owed.is_due(now));
         owed.insert(pending(1, 1, 0));
         assert!(owed.is_due(now));
         let mut waits = Vec::new();
         for _ in 0..8 {
-            owed.failed(now, 0.5);
-            waits.push(owed.due.duration_since(now).as_secs());
+            owed.failed(now, 500);
+            waits.push(u64::from(owed.due.since(now).seconds_ceil()));
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
         assert!(!owed.is_due(now));

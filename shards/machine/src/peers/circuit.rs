@@ -1,9 +1,7 @@
 //! Circuit breaker of a node. Some calls in a row without an answer open its circuit: calls of it fail at once, and one
 //! probe at a time asks whether it answers again.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use crate::time::{Instant, TimeSpan};
 
 /// Of one node.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,7 +36,7 @@ impl Circuit {
                 false
             }
             Circuit::Closed { .. } => {
-                *self = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };
+                *self = Circuit::Open { probe_at: now.after(PROBE_INTERVAL), probing: false };
                 true
             }
             Circuit::Open { .. } => false,
@@ -56,9 +54,17 @@ impl Circuit {
         }
     }
 
+    /// Returns when the next probe is due.
+    pub fn due(self) -> Option<Instant> {
+        match self {
+            Circuit::Open { probe_at, probing: false } => Some(probe_at),
+            Circuit::Open { .. } | Circuit::Closed { .. } => None,
+        }
+    }
+
     pub fn probe_failed(&mut self, now: Instant) {
         if self.is_open() {
-            *self = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };
+            *self = Circuit::Open { probe_at: now.after(PROBE_INTERVAL), probing: false };
         }
     }
 }
@@ -66,4 +72,4 @@ impl Circuit {
 /// Calls in a row without an answer that open the circuit.
 pub(super) const FAILURES_MAX: u32 = 3;
 /// Between probes of a node whose circuit is open.
-pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const PROBE_INTERVAL: TimeSpan = TimeSpan::from_secs(1);
