@@ -58,7 +58,7 @@ impl Cluster {
             }
             Effect::Store(ticket, op) => self.submit(n, s, ticket, op),
             Effect::Peer(ticket, op) => {
-                self.call(n, Some((s, ticket)), op, false);
+                self.asks(n, Some((s, ticket)), op);
                 Ok(())
             }
             Effect::Upstream(_, call) => Err(format!("no user of this world has a bridge: {call:?}")),

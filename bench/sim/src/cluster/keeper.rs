@@ -3,6 +3,7 @@
 //! `src/control_plane/clock_monitor.rs`.
 
 use machine::Input;
+use machine::time::Instant;
 
 use super::parts::{Breakage, Burial};
 use super::world::Cluster;
@@ -11,11 +12,11 @@ use crate::shared::{SECOND, Verdict};
 /// Time between two renewals of a lease, and between two questions to the clocks of the database.
 const KEEP_INTERVAL: u64 = 30 * SECOND;
 /// Age, in microseconds, at which a lease has lapsed.
-const SILENT_US: u64 = 600_000_000;
+pub(super) const SILENT_US: u64 = 600_000_000;
 /// Time for which the address of a silent boot must not answer either.
-const GONE_TIME: u64 = 60 * SECOND;
+pub(super) const GONE_TIME: u64 = 60 * SECOND;
 /// The longest time that the write of a burial takes.
-const BURY_TIME: u64 = 20 * SECOND;
+pub(super) const BURY_TIME: u64 = 20 * SECOND;
 /// `store.max_skew`, microseconds.
 const SKEW_US: u64 = 15_000_000;
 
@@ -25,12 +26,12 @@ impl Cluster {
         for n in 0..self.nodes.len() {
             self.rights_clock(n);
             self.renews(n)?;
+            self.looks_for_debts(n)?;
         }
         for n in 0..self.nodes.len() {
             self.looks_for_silent(n);
         }
-        self.burials_land();
-        Ok(())
+        self.burials_land()
     }
 
     /// Renews the lease of a node and asks about its clock. A boot that was declared over ends.
@@ -106,15 +107,15 @@ impl Cluster {
                 self.nodes[n].silent_since.remove(&other);
                 let by = (n, self.nodes[n].id.boot);
                 let at = self.now + self.rng.faults.below(BURY_TIME);
-                self.burials.push(Burial { at, by, node: other, boot });
+                self.burials.push(Burial { at, by, node: other, boot, asked: None });
             }
         }
     }
 
     /// Burials that were written long enough ago take effect. A boot that entered since keeps its row.
-    fn burials_land(&mut self) {
+    fn burials_land(&mut self) -> Verdict {
         while let Some(at) = self.burials.iter().position(|burial| burial.at <= self.now) {
-            let Burial { by: (by, by_boot), node, boot, .. } = self.burials.swap_remove(at);
+            let Burial { by: (by, by_boot), node, boot, asked, .. } = self.burials.swap_remove(at);
             self.log(None, format_args!("boot {boot} of node {node} is declared over by node {by}"));
             let same = self.table[node].0 == boot;
             if same || self.breakage == Some(Breakage::BurialHitsNewerRun) {
@@ -125,10 +126,15 @@ impl Cluster {
             }
             self.buried.insert((node, boot));
             self.disorder = true;
-            if self.nodes[by].id.boot == by_boot {
-                self.nodes[by].over.insert(boot);
+            if self.nodes[by].up
+                && self.nodes[by].id.boot == by_boot
+                && let Some((url, boots, row)) = asked
+            {
+                self.nodes[by].client.buried(&url, &boots, row, true, Instant(self.now));
+                self.carry_out_calls(by)?;
             }
         }
+        Ok(())
     }
 
     /// Time of a store that judges what a node writes: the later one, where the node knows that its own is wrong.

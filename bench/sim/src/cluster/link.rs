@@ -55,11 +55,26 @@ impl Cluster {
         found.extend((0..self.late.len()).filter(|at| self.late[*at].at <= self.now).map(ClusterEvent::Late));
     }
 
+    /// Returns true for a message that has turned up below low water. Notes the nodes that must be told of it when it
+    /// is saved again.
+    fn is_turned_up(&mut self, node: usize, message: &Message) -> bool {
+        let Some(post) = self.identify(message).ok().filter(|post| self.posts[*post].turned_up) else { return false };
+        let rows = self.store.user(message.uaid).map(|user| user.row().presence).unwrap_or_default();
+        let here = &self.nodes[node].id.url;
+        self.posts[post].holders = rows.into_iter().filter(|row| row.node.url != *here).collect();
+        self.posts[post].holder_told = false;
+        true
+    }
+
     /// An operation takes effect, or fails.
     pub(super) fn work(&mut self, at: usize) -> Verdict {
         let Work { node, shard, ticket, op, behind, .. } = self.works.remove(at);
         let settles = matches!(op, StoreOp::Settle { .. });
         let writes = matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. });
+        let again = match &op {
+            StoreOp::Save { messages } if messages.len() == 1 => self.is_turned_up(node, &messages[0]),
+            _ => false,
+        };
         let broken = self.answer_broken((node, shard), &op, behind);
         let faults = &self.plan.faults;
         let (error, lost, late) = (faults.store_error, faults.store_reply_lost, faults.store_late);
@@ -104,7 +119,7 @@ impl Cluster {
         } else {
             None
         };
-        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped, settles, writes, wrote, below });
+        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped, settles, writes, again, wrote, below });
         Ok(())
     }
 
@@ -153,7 +168,8 @@ impl Cluster {
     }
 
     pub(super) fn reply(&mut self, at: usize) -> Verdict {
-        let Reply { node, shard, ticket, mut result, stamped, writes, wrote, below, .. } = self.replies.remove(at);
+        let Reply { node, shard, ticket, mut result, stamped, writes, again, wrote, below, .. } =
+            self.replies.remove(at);
         if let Some(post) = below.and_then(|stamp| self.by_stamp.get(&stamp)) {
             self.marks.hit("low water: a message turned up below it");
             (self.posts[*post].below, self.posts[*post].turned_up) = (true, true);
@@ -165,6 +181,7 @@ impl Cluster {
             result = Err(StoreError::Transient);
         }
         self.behind = match &result {
+            _ if again => Behind::SaveAgain,
             _ if writes => Behind::Write(wrote),
             Ok(StoreReply::Page(_)) => Behind::Page,
             _ => Behind::Other,

@@ -1,14 +1,15 @@
 //! Several nodes on one store: the real machines of each node, calls between them over a network that fails, and one
 //! [`Model`](machine::model::Model) under all of them.
 //!
-//! The surroundings of the machine are here in their plainest form: `wire` carries calls and keeps what is owed as
-//! `src/control_plane/peer_client` does, `link` is each node's way to the store, `nodes` starts and stops as
-//! `src/node`, `keeper` renews leases, declares silent boots over and asks about clocks. Sockets never refuse a frame,
-//! and there is neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`,
-//! `oracle`.
+//! The clients of the calls between nodes are those of the server (`machine::peers`). The other surroundings of the
+//! machine are here in their plainest form: `wire` is the network, `debts` carries out what clients decide, `link` is
+//! each node's way to the store, `nodes` starts and stops as `src/node`, `keeper` renews leases, declares silent boots
+//! over and asks about clocks. Sockets never refuse a frame, and there is neither SimplePush nor a relay: worlds of one
+//! node have those. Read in this order: `plan`, `world`, `oracle`.
 
 mod agents;
 mod quiesce;
+mod debts;
 mod effects;
 mod keeper;
 mod link;

@@ -5,12 +5,19 @@ use std::sync::Arc;
 
 use machine::ids::{Clock, Origin, ShardId, Uaid};
 use machine::message::Message;
+use machine::peers::{PeerClient, PeerConfig};
+use machine::time::{Instant, TimeSpan};
 use machine::{Input, MachineConfig, NodeId, PeerOp, ShardMachine, StoreOp};
 
-use super::parts::{Debt, Node, Shard};
+use super::keeper::GONE_TIME;
+use super::parts::{Node, Shard, Waiter};
 use super::sock::Place;
+use super::wire::PATIENCE;
 use super::world::Cluster;
 use crate::shared::{SECOND, Verdict};
+
+/// Longest wait of a node that leaves for its calls, and for the store to take what it owes.
+const SETTLE_TIME: u64 = 5 * SECOND;
 
 impl Cluster {
     pub(super) fn add_node(&mut self, n: usize) -> Verdict {
@@ -22,7 +29,11 @@ impl Cluster {
             shards: Vec::new(),
             left: Vec::new(),
             floor: Clock(0),
-            owed: Vec::new(),
+            client: self.client(0),
+            unwritten: BTreeSet::new(),
+            tells: (Vec::new(), 0),
+            looks_at: 0,
+            leaves_at: None,
             paused_until: 0,
             store_cut_until: 0,
             stopping: None,
@@ -34,7 +45,6 @@ impl Cluster {
             righted_at: 0,
             kept_at: 0,
             silent_since: BTreeMap::new(),
-            over: BTreeSet::new(),
         });
         if self.plan.press.slow_store > 0 {
             self.nodes[n].offset_us = if n == 0 { -(skew as i64) } else { skew as i64 };
@@ -72,21 +82,37 @@ impl Cluster {
         }
         self.table[n] = (boot, false);
         let shards = (0..self.plan.shards).map(|s| self.open_shard(n, s, boot)).collect();
+        let mut client = self.client(boot);
+        for url in &self.nodes[n].unwritten {
+            self.marks.hit("debt: left to the next boot");
+            client.lose(url);
+        }
         let node = &mut self.nodes[n];
         (node.up, node.id, node.shards) = (true, node_id(n, boot), shards);
-        (node.owed, node.stopping, node.paused_until) = (Vec::new(), None, 0);
-        (node.clock_stopped, node.kept_at, node.over) = (false, self.now, BTreeSet::new());
+        (node.client, node.stopping, node.paused_until) = (client, None, 0);
+        (node.clock_stopped, node.kept_at, node.looks_at, node.leaves_at) = (false, self.now, self.now, None);
         node.silent_since.clear();
         self.seen[n] = self.time(n).unix_us;
+        self.nodes[n].tells = (of_user.keys().copied().collect(), self.now + 60 * SECOND);
         for uaid in of_user.into_keys() {
             let rows = self.store.user(uaid).map(|user| user.row().presence).unwrap_or_default();
-            let node = &mut self.nodes[n];
-            for row in rows.into_iter().filter(|row| row.node.url != node.id.url) {
-                let op = PeerOp::Notify { to: row.node, uaid, unsure: None };
-                node.owed.push(Debt { op, due: self.now, wait: SECOND });
+            let here = self.nodes[n].id.url.clone();
+            for row in rows.into_iter().filter(|row| row.node.url != here) {
+                self.asks(n, None, PeerOp::Notify { to: row.node, uaid, unsure: None });
             }
         }
         Ok(())
+    }
+
+    /// Client of the calls of a boot.
+    fn client(&self, boot: u64) -> PeerClient<Waiter> {
+        PeerClient::new(PeerConfig {
+            id: boot * 1_000_000,
+            connections_max: 4,
+            request_timeout: TimeSpan(PATIENCE),
+            gone_time: TimeSpan(GONE_TIME),
+            retry_queue_max: self.plan.retry_queue_max,
+        })
     }
 
     fn open_shard(&mut self, n: usize, shard: u16, boot: u64) -> Shard {
@@ -121,17 +147,31 @@ impl Cluster {
         self.settle_failed = true;
         self.marks.hit("node: killed");
         self.disorder = true;
+        self.word_lost = self.steps;
+        // What it was about to say, or owes and could not write down, is found by the refreshes. A clock that runs away
+        // makes others take what it owes for left before that is so.
+        if self.owes_unwritten(n) || self.plan.faults.runaway > 0 {
+            self.marks.hit("node: killed with debts that are not written down");
+            self.untold = self.steps;
+        } else if self.nodes[n].client.owed() > 0 {
+            self.marks.hit("node: killed with debts");
+        }
+        for uaid in self.agents.iter().filter_map(|agent| agent.uaid).collect::<Vec<_>>() {
+            let (of_ledgers, until) = &self.nodes[n].tells;
+            let told = of_ledgers.contains(&uaid) && self.now < *until;
+            if told || self.nodes[n].shards.iter().any(|shard| shard.machine.notifies(uaid)) {
+                self.untold_users.insert(uaid, self.steps);
+            }
+        }
         self.end_run(n)
     }
 
     fn end_run(&mut self, n: usize) -> Verdict {
         self.count_machines(n);
-        self.word_lost = self.steps;
         let node = &mut self.nodes[n];
         node.up = false;
         node.stopping = None;
         node.returns_at = self.now + self.rng.faults.below(60 * SECOND);
-        node.owed.clear();
         let shards = std::mem::take(&mut node.shards);
         node.left.extend(shards.into_iter().flat_map(|shard| shard.ledger.into_values()));
         for id in 0..self.socks.len() {
@@ -143,6 +183,7 @@ impl Cluster {
         }
         self.pending.retain(|(at, _, _), _| *at != n);
         self.calls_cut(n);
+        self.debts_cut(n);
         self.works_cut(n)
     }
 
@@ -166,8 +207,7 @@ impl Cluster {
             let Some(deadline) = self.nodes[n].stopping else { continue };
             let drained = self.nodes[n].shards.iter().all(|shard| shard.drained);
             let idle = !self.works.iter().any(|work| work.node == n) && !self.replies.iter().any(|r| r.node == n);
-            let calls = self.calls.iter().any(|call| call.from == n) || !self.nodes[n].owed.is_empty();
-            if drained && idle && !calls {
+            if drained && idle && self.leaves(n)? {
                 if let Some(message) = self.nodes[n].shards.iter().flat_map(|shard| shard.ledger.values()).next() {
                     return Err(format!("node {n} says Drained with {message:?} in a ledger"));
                 }
@@ -175,11 +215,21 @@ impl Cluster {
                 if self.has_store(n) {
                     self.table[n].1 = true;
                 }
-                let lost = self.word_lost;
+                let (owes, left) = (self.nodes[n].client.owed() > 0, self.nodes[n].client.counts.handed_over > 0);
+                if owes {
+                    self.marks.hit("node: stopped in order, and the store did not take what it owed");
+                    // A write that has no answer yet is in no file.
+                    if self.owes_unwritten(n) {
+                        self.untold = self.steps;
+                    }
+                } else if left {
+                    self.marks.hit("node: stopped in order with debts");
+                }
+                if owes || left {
+                    self.word_lost = self.steps;
+                }
                 self.end_run(n)?;
-                // It leaves owing nothing.
-                self.word_lost = lost;
-            } else if self.now >= deadline {
+            } else if self.now >= deadline && self.nodes[n].leaves_at.is_none() {
                 self.kill(n)?;
             }
         }
@@ -191,6 +241,23 @@ impl Cluster {
             self.stop(n)?;
         }
         Ok(())
+    }
+
+    /// A drained node waits for its calls, leaves what it then owes to the others, and waits for that. Returns true
+    /// when it may end.
+    fn leaves(&mut self, n: usize) -> Result<bool, String> {
+        let node = &mut self.nodes[n];
+        let (until, left) = *node.leaves_at.get_or_insert((self.now + SETTLE_TIME, false));
+        if node.client.owed() == 0 && !self.calls.iter().any(|call| call.from == n && call.asked.is_some()) {
+            return Ok(true);
+        }
+        if self.now < until || left {
+            return Ok(self.now >= until);
+        }
+        node.leaves_at = Some((self.now + SETTLE_TIME, true));
+        node.client.end(Instant(self.now));
+        self.carry_out_calls(n)?;
+        Ok(false)
     }
 
     /// One of the faults of the surroundings, perhaps.

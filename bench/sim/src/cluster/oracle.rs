@@ -65,6 +65,15 @@ impl Cluster {
         if post.below {
             return Err(format!("message {index} is accepted below low water and was not saved again: {post:?}"));
         }
+        // Where storage answers every question, the look behind the second write finds the nodes that must be told.
+        let rows = self.store.user(post.to.uaid).map(|user| user.row().presence).unwrap_or_default();
+        if self.plan.press.slow_store > 0 && !post.holders.is_empty() {
+            if !post.holder_told && post.holders.iter().any(|row| rows.contains(row)) {
+                return Err(format!("message {index} was saved again, and its holder is not told: {post:?}"));
+            }
+            self.marks.hit("low water: saved again, and its holder is told");
+        }
+        let post = &self.posts[index];
         if post.sent_as.is_some_and(|sent| sent != stamp) && !post.pushed_twice {
             return Err(format!("message {index} was sent under another id than its 201 says: {post:?}"));
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, Claim, Clock, Stamp, StoreTicket, Uaid};
 use machine::message::{Message, Rank, Topic};
-use machine::{Mail, NodeId, PeerOp, PeerReply, ShardMachine, StoreError, StoreOp, StoreReply};
+use machine::peers::{BootRow, DebtTime, PeerCall, PeerClient};
+use machine::{Mail, NodeId, PeerOp, PeerReply, Presence, ShardMachine, StoreError, StoreOp, StoreReply};
 
 use super::sock::{Channel, SockId};
 use crate::shared::Recipient;
@@ -29,7 +30,17 @@ pub(super) struct Node {
     /// Messages in its ledgers at its end, and the furthest that its clock may have been.
     pub(super) left: Vec<Arc<Message>>,
     pub(super) floor: Clock,
-    pub(super) owed: Vec<Debt>,
+    /// Its calls of the others.
+    pub(super) client: PeerClient<Waiter>,
+    /// File of its data directory with the nodes that it owes something while the store does not take that
+    /// (`src/control_plane/peer_client/unwritten.rs`).
+    pub(super) unwritten: BTreeSet<Arc<str>>,
+    /// Users of its ledgers, whose nodes it notifies at its start, and the end of the time that this takes.
+    pub(super) tells: (Vec<Uaid>, u64),
+    /// Time at which it looks for what it is owed.
+    pub(super) looks_at: u64,
+    /// It has drained, and what it owes is left to the others then; true when that is done.
+    pub(super) leaves_at: Option<(u64, bool)>,
     /// It does nothing before this.
     pub(super) paused_until: u64,
     /// It does not reach the store before this.
@@ -49,8 +60,6 @@ pub(super) struct Node {
     pub(super) kept_at: u64,
     /// Time since which others have been silent as far as it sees.
     pub(super) silent_since: BTreeMap<usize, u64>,
-    /// Runs that it knows to be over.
-    pub(super) over: BTreeSet<u64>,
 }
 
 /// One shard of a boot.
@@ -77,6 +86,8 @@ pub(super) struct Burial {
     pub(super) by: (usize, u64),
     pub(super) node: usize,
     pub(super) boot: u64,
+    /// Question of a client that asked for it.
+    pub(super) asked: Option<(Arc<str>, Vec<u64>, BootRow)>,
 }
 
 /// An operation that has not taken effect.
@@ -103,6 +114,8 @@ pub(super) struct Reply {
     pub(super) settles: bool,
     /// It answers a write of messages.
     pub(super) writes: bool,
+    /// It answers the second write of a message that had turned up below low water.
+    pub(super) again: bool,
     /// Message of the checked write of a message row that this answers.
     pub(super) wrote: Option<Stamp>,
     /// Message that the second read behind its write finds at or below low water.
@@ -116,6 +129,8 @@ pub(super) enum Behind {
     Write(Option<Stamp>),
     /// A page of messages that was read.
     Page,
+    /// The write of a message that had turned up below low water.
+    SaveAgain,
     #[default]
     Other,
 }
@@ -125,9 +140,8 @@ pub(super) struct Call {
     pub(super) id: u64,
     pub(super) from: usize,
     pub(super) from_boot: u64,
-    /// Shard and ticket that wait for it; none after it was given up, or when it is owed.
-    pub(super) waits: Option<(usize, StoreTicket)>,
-    pub(super) owed: bool,
+    /// The call as its client knows it; none after it was given up.
+    pub(super) asked: Option<PeerCall<Waiter>>,
     pub(super) op: PeerOp,
     pub(super) stage: Stage,
     pub(super) gives_up_at: u64,
@@ -155,15 +169,22 @@ impl Call {
         let (Stage::Refused { at } | Stage::Out { at } | Stage::Back { at, .. }) = self.stage else {
             return self.gives_up_at;
         };
-        if self.waits.is_some() || self.owed { at.min(self.gives_up_at) } else { at }
+        if self.asked.is_some() { at.min(self.gives_up_at) } else { at }
     }
 }
 
-/// A notification that is owed.
-pub(super) struct Debt {
-    pub(super) op: PeerOp,
-    pub(super) due: u64,
-    pub(super) wait: u64,
+/// Shard and ticket that wait for a call.
+pub(super) type Waiter = (usize, StoreTicket);
+
+/// A write or a delete of a debt, on its way from a boot of a node to the store.
+pub(super) struct DebtWrite {
+    pub(super) by: (usize, u64),
+    /// The node that is owed.
+    pub(super) url: Arc<str>,
+    pub(super) id: u64,
+    /// `None`: it is deleted.
+    pub(super) time: Option<DebtTime>,
+    pub(super) at: u64,
 }
 
 /// One POST. Times are steps of the cluster.
@@ -209,6 +230,10 @@ pub(super) struct Post {
     pub(super) below: bool,
     /// That has happened to it: it is stored once more, perhaps long after its ack.
     pub(super) turned_up: bool,
+    /// Rows of other nodes for its user when it was saved again; the first one of them must be told.
+    pub(super) holders: Vec<Presence>,
+    /// A node was called for its user since.
+    pub(super) holder_told: bool,
     /// Runs that storage gave it to before the delete that its ack caused had arrived there.
     pub(super) read_by: BTreeSet<u64>,
     /// The link brought a push of it twice.
@@ -298,4 +323,12 @@ pub(crate) enum Breakage {
     BelowLowWaterStays,
     /// A node does not know a push again that it has refused.
     RefusalForgotten,
+    /// No debt is written down: what a node owes ends with it.
+    DebtsUnwritten,
+    /// A node that has lost notifications does not say so.
+    LossUntold,
+    /// A node that finds a debt does not read storage for its sessions.
+    DebtUnread,
+    /// The node that has the user is not told of a message that was saved again.
+    SavedAgainUntold,
 }

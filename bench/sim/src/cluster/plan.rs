@@ -37,6 +37,8 @@ pub(super) struct Plan {
     pub(super) minimums: u64,
     /// `delivery.release_on_activity`. Where it is on, minima stay to the end, and traffic releases what they hold.
     pub(super) release_on_activity: TimeSpan,
+    /// Most notifications that a node remembers for another one.
+    pub(super) retry_queue_max: usize,
     pub(super) faults: Faults,
     pub(super) press: Press,
 }
@@ -173,10 +175,12 @@ impl Plan {
             press: Press::default(),
             minimums: 0,
             release_on_activity: TimeSpan(0),
+            retry_queue_max: 0,
         };
         let plan = if rng.below(8) == 0 { plan.with_copies() } else { plan };
         let minimums = rng.pick(&[0, 0, 0, 50, 150]);
-        Plan { minimums, release_on_activity: TimeSpan::from_secs(rng.pick(&[0, 20])), ..plan }
+        let plan = Plan { minimums, release_on_activity: TimeSpan::from_secs(rng.pick(&[0, 20])), ..plan };
+        Plan { retry_queue_max: rng.pick(&[1, 2, 1_000]), ..plan }
     }
 
     /// Users whose profiles were copied: a user is away for minutes, and the copy goes on acking. It does not know the

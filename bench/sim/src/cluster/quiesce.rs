@@ -20,11 +20,16 @@ impl Cluster {
     /// Runs the calm part and the last checks.
     pub(super) fn quiesce(&mut self) -> Verdict {
         self.weather_clears()?;
-        // Long enough for a Ping to find sockets that do not answer, and for each word that is owed to be said.
+        // Long enough for a Ping to find sockets that do not answer, for each word that is owed to be said, and for
+        // those that were left to be found.
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
         let lost = self.word_lost;
         let misled = self.misled.clone();
-        let excused = |post: &Post| post.start <= lost || misled.contains(&post.to.uaid);
+        let (untold, of_users) = (self.untold, self.untold_users.clone());
+        let excused = |post: &Post| {
+            let of_user = of_users.get(&post.to.uaid).copied().unwrap_or_default();
+            post.start <= untold.max(of_user) || misled.contains(&post.to.uaid)
+        };
         self.conserved("beside its session", excused)?;
         self.cleared(lost)?;
         let stale = self.post_everywhere()?;
@@ -261,12 +266,15 @@ impl Cluster {
             if node.shards.iter().any(|shard| !shard.machine.is_quiet()) {
                 return Err(format!("node {n} has work under way at rest"));
             }
-            if !node.owed.is_empty() {
+            if node.client.owed() > 0 {
                 return Err(format!("node {n} owes a word at rest"));
             }
             if let Some(message) = node.shards.iter().flat_map(|shard| shard.ledger.values()).chain(&node.left).next() {
                 return Err(format!("node {n} has {message:?} in a ledger at rest"));
             }
+        }
+        if let Some((to, row)) = self.debts.first_key_value() {
+            return Err(format!("{row:?} to {to:?} stays"));
         }
         if let Some(pending) = self.pending.values().next() {
             return Err(format!("{pending:?} waits at rest"));

@@ -54,6 +54,9 @@ impl Cluster {
             (Breakage::LooksOnce, StoreOp::Locate { .. }) if second_look => {
                 Some(self.user_without(op, |user| user.presence.clear()))
             }
+            (Breakage::SavedAgainUntold, StoreOp::Locate { .. }) if behind == Behind::SaveAgain => {
+                Some(self.user_without(op, |user| user.presence.clear()))
+            }
             (Breakage::NeverRefreshed, StoreOp::Touch { .. }) if self.calm => Some(Err(StoreError::Transient)),
             (Breakage::NeverDoubts, StoreOp::LoadUser { uaid }) if machine.is_resident(*uaid) => {
                 Some(Err(StoreError::Transient))
@@ -208,6 +211,30 @@ mod tests {
     fn a_word_that_is_not_owed_is_not_said() {
         let what = found(Breakage::NothingIsOwed);
         assert!(what.contains("waits ("), "{what}");
+    }
+
+    #[test]
+    fn a_debt_that_is_not_written_down_ends_with_its_node() {
+        let what = found(Breakage::DebtsUnwritten);
+        assert!(what.contains("waits (beside its session)"), "{what}");
+    }
+
+    #[test]
+    fn a_loss_that_is_not_told_hides_messages() {
+        let what = found(Breakage::LossUntold);
+        assert!(what.contains("waits (beside its session)"), "{what}");
+    }
+
+    #[test]
+    fn a_debt_that_makes_no_session_read_storage_hides_messages() {
+        let what = found(Breakage::DebtUnread);
+        assert!(what.contains("waits (beside its session)"), "{what}");
+    }
+
+    #[test]
+    fn the_holder_of_a_message_that_is_saved_again_is_told() {
+        let what = found_in(Breakage::SavedAgainUntold, true);
+        assert!(what.contains("its holder is not told"), "{what}");
     }
 
     #[test]

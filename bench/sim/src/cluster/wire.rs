@@ -1,30 +1,32 @@
-//! Calls between nodes, as their clients and their node APIs make and answer them (`src/control_plane/peer_client`,
-//! `src/edge/node.rs`): a call that is not answered in time may still be carried out; a notification is owed until it
-//! is answered or the boot of the node is over.
+//! The network between nodes, and their node APIs (`src/edge/node.rs`): a call that is not answered in time may still
+//! be carried out.
 
-use machine::ids::StoreTicket;
+use std::sync::Arc;
+
+use machine::peers::{CallEnd, PeerCall};
+use machine::time::Instant;
 use machine::{Input, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, PeerOp, PeerReply};
 
-use super::parts::{Breakage, Call, Debt, Pending, Stage};
+use super::parts::{Call, Pending, Stage, Waiter};
 use super::world::Cluster;
 use crate::shared::{SECOND, Verdict};
 
 /// `node.request_timeout`.
-const PATIENCE: u64 = 3 * SECOND;
-/// The longest wait between two calls of what is owed.
-const WAIT_MAX: u64 = 30 * SECOND;
+pub(super) const PATIENCE: u64 = 3 * SECOND;
 
 impl Cluster {
-    /// Calls another node.
-    pub(super) fn call(&mut self, from: usize, waits: Option<(usize, StoreTicket)>, op: PeerOp, owed: bool) {
-        let (to, boot) = Cluster::target(&op);
-        let op = self.call_broken(op);
+    /// Calls another node, as its client asks for it.
+    pub(super) fn call(&mut self, from: usize, asked: PeerCall<Waiter>) {
+        let (to, _) = Cluster::target(&asked.op);
+        if asked.is_retry {
+            self.marks.hit("owed: again");
+        }
+        let op = self.call_broken(asked.op.clone());
         let faults = &self.plan.faults;
         let (lost, slow, twice) = (faults.call_lost, faults.call_late, faults.push_twice);
+        let again = asked.is_retry && self.rng.network.permille(faults.call_twice);
         let delay = self.rng.network.below(self.plan.delay + 1);
-        let stage = if self.nodes[from].over.contains(&boot) {
-            Stage::Refused { at: self.now }
-        } else if !self.nodes[to].up || !self.reaches(from, to) {
+        let stage = if !self.nodes[to].up || !self.reaches(from, to) {
             self.marks.hit("call: no connection");
             Stage::Refused { at: self.now + delay.min(SECOND) }
         } else if self.rng.network.permille(lost) {
@@ -56,8 +58,7 @@ impl Cluster {
                 id,
                 from,
                 from_boot,
-                waits: None,
-                owed: false,
+                asked: None,
                 op,
                 stage,
                 gives_up_at,
@@ -65,14 +66,32 @@ impl Cluster {
                 behind: None,
             });
         }
-        self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at, given_at: 0, behind: None });
+        if again {
+            self.marks.hit("owed: said twice");
+            self.calls_made += 1;
+            let stage = Stage::Out { at: self.now + self.rng.network.below(60 * SECOND) };
+            let (id, op) = (self.calls_made, op.clone());
+            self.calls.push(Call {
+                id,
+                from,
+                from_boot,
+                asked: None,
+                op,
+                stage,
+                gives_up_at,
+                given_at: 0,
+                behind: None,
+            });
+        }
+        let asked = Some(asked);
+        self.calls.push(Call { id, from, from_boot, asked, op, stage, gives_up_at, given_at: 0, behind: None });
     }
 
     /// Returns true if something can become of a call now.
     pub(super) fn call_moves(&self, at: usize) -> bool {
         let call = &self.calls[at];
         let (to, _) = Cluster::target(&call.op);
-        let waited = call.waits.is_some() || call.owed;
+        let waited = call.asked.is_some();
         if waited && call.gives_up_at <= self.now && self.awake(call.from) {
             return true;
         }
@@ -86,35 +105,17 @@ impl Cluster {
     /// A call goes on.
     pub(super) fn call_goes_on(&mut self, at: usize) -> Verdict {
         let call = &self.calls[at];
-        let waited = call.waits.is_some() || call.owed;
+        let waited = call.asked.is_some();
         match call.stage {
-            Stage::Refused { at: when } if when <= self.now => {
-                let reply = if self.is_known_over(at) { PeerReply::NotHere } else { PeerReply::Unreachable };
-                self.call_ends(at, reply)
-            }
-            Stage::Back { at: when, reply } if when <= self.now => self.call_ends(at, reply),
+            Stage::Refused { at: when } if when <= self.now => self.call_ends(at, CallEnd::NotConnected),
+            Stage::Back { at: when, reply } if when <= self.now => self.call_ends(at, CallEnd::Answered(Some(reply))),
             _ if waited && call.gives_up_at <= self.now => {
                 self.disorder = true;
-                self.call_ends(at, PeerReply::NoAnswer)
+                self.call_ends(at, CallEnd::NoAnswer)
             }
             Stage::Out { .. } => self.call_arrives(at),
             Stage::Refused { .. } | Stage::Back { .. } | Stage::There => Ok(()),
         }
-    }
-
-    /// Returns true if the caller has read that this boot is over.
-    fn is_known_over(&mut self, at: usize) -> bool {
-        let (to, boot) = Cluster::target(&self.calls[at].op);
-        let (last, left) = self.table[to];
-        let from = self.calls[at].from;
-        if self.nodes[from].over.contains(&boot) {
-            return true;
-        }
-        let over = (left || last != boot) && self.has_store(from) && self.rng.network.permille(500);
-        if over {
-            self.nodes[from].over.insert(boot);
-        }
-        over
     }
 
     /// The node it is for has it, unless it is gone by now.
@@ -207,69 +208,33 @@ impl Cluster {
 
     /// A call without a waiter is over when its node has it.
     fn drop_if_forgotten(&mut self, at: usize) -> Verdict {
-        if self.calls[at].waits.is_none() && !self.calls[at].owed {
+        if self.calls[at].asked.is_none() {
             self.calls.remove(at);
         }
         Ok(())
     }
 
     /// The caller hears of it, or gives up.
-    fn call_ends(&mut self, at: usize, reply: PeerReply) -> Verdict {
+    fn call_ends(&mut self, at: usize, end: CallEnd) -> Verdict {
         let call = &mut self.calls[at];
-        let (from, waits, owed, op, behind) = (call.from, call.waits.take(), call.owed, call.op.clone(), call.behind);
-        call.owed = false;
+        let (from, asked, op, behind) = (call.from, call.asked.take(), call.op.clone(), call.behind);
         let alive = self.nodes[from].up && self.nodes[from].id.boot == call.from_boot;
         // A call that was given up may still be carried out.
         if !matches!(call.stage, Stage::Out { at } if at != u64::MAX) && call.stage != Stage::There {
             self.calls.remove(at);
         }
-        if !alive {
-            return Ok(());
-        }
-        let unanswered = matches!(reply, PeerReply::NoAnswer | PeerReply::Unreachable);
-        if matches!(op, PeerOp::Notify { .. }) && (unanswered || (owed && reply == PeerReply::Busy)) {
-            self.owe(from, op.clone(), owed);
-        }
-        if let (PeerReply::Busy | PeerReply::Held, PeerOp::Push { message, stored: false, .. }) = (reply, &op) {
+        let Some(asked) = asked.filter(|_| alive) else { return Ok(()) };
+        if let (
+            CallEnd::Answered(Some(PeerReply::Busy | PeerReply::Held)),
+            PeerOp::Push { message, stored: false, .. },
+        ) = (end, &op)
+        {
             self.refused(message, behind);
         }
-        let reply = self.reply_broken(&op, reply);
-        match waits {
-            Some((shard, ticket)) => {
-                if reply == PeerReply::NoAnswer {
-                    self.marks.hit("call: no answer");
-                }
-                self.step(from, shard, Input::Peer { ticket, reply })
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// A notification without an answer is owed.
-    fn owe(&mut self, from: usize, op: PeerOp, again: bool) {
-        let (to, boot) = Cluster::target(&op);
-        let (last, left) = self.table[to];
-        if self.breakage == Some(Breakage::NothingIsOwed) {
-            return;
-        }
-        if (left || last != boot) && self.has_store(from) {
-            self.marks.hit("owed: to a boot that is over");
-            return;
-        }
-        self.marks.hit(if again { "owed: again" } else { "owed" });
-        let wait = if again { 20 * SECOND } else { SECOND }.min(WAIT_MAX);
-        let due = self.now + wait / 2 + self.rng.network.below(wait);
-        self.nodes[from].owed.push(Debt { op, due, wait });
-    }
-
-    /// Says what is owed, once more or twice.
-    pub(super) fn say_owed(&mut self, n: usize, at: usize) {
-        let Debt { op, wait, .. } = self.nodes[n].owed.swap_remove(at);
-        if self.rng.network.permille(self.plan.faults.call_twice) {
-            self.marks.hit("owed: said twice");
-            self.nodes[n].owed.push(Debt { op: op.clone(), due: self.now + wait, wait });
-        }
-        self.call(n, None, op, true);
+        let (to, _) = Cluster::target(&op);
+        let url = Arc::from(&*self.nodes[to].id.url);
+        self.nodes[from].client.called(&url, asked, end, Instant(self.now));
+        self.carry_out_calls(from)
     }
 
     /// A node is gone: its callers hear nothing, and its own calls may still be carried out.
@@ -278,7 +243,7 @@ impl Cluster {
             let call = &mut self.calls[at];
             let (to, _) = Cluster::target(&call.op);
             if call.from == n {
-                (call.waits, call.owed) = (None, false);
+                call.asked = None;
                 if matches!(call.stage, Stage::Refused { .. } | Stage::Back { .. } | Stage::There) {
                     self.calls.remove(at);
                 }
@@ -286,6 +251,6 @@ impl Cluster {
                 call.stage = Stage::Out { at: u64::MAX };
             }
         }
-        self.calls.retain(|call| call.waits.is_some() || call.owed || call.stage != Stage::Out { at: u64::MAX });
+        self.calls.retain(|call| call.asked.is_some() || call.stage != Stage::Out { at: u64::MAX });
     }
 }

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use machine::ids::{Chid, ConnId, Stamp, Uaid};
 use machine::limits;
 use machine::model::Model;
+use machine::peers::DebtRow;
 use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{EffectQueue, Input};
 
-use super::parts::{Behind, Breakage, Burial, Call, Forms, Node, Pending, Post, Reply, Work};
+use super::parts::{Behind, Breakage, Burial, Call, DebtWrite, Forms, Node, Pending, Post, Reply, Work};
 use super::plan::Plan;
 use super::sock::{Agent, Channel, Sock, SockId};
 use crate::coverage::CoverageMarks;
@@ -40,6 +41,10 @@ pub(crate) struct Cluster {
     pub(super) replies: Vec<Reply>,
     pub(super) late: Vec<Late>,
     pub(super) calls: Vec<Call>,
+    /// The table of debts: the node that is owed, and its rows.
+    pub(super) debts: BTreeMap<(usize, u64), DebtRow>,
+    pub(super) debt_writes: Vec<DebtWrite>,
+    pub(super) debts_written: i64,
     /// Pairs of nodes that do not reach each other, and until when.
     pub(super) cuts: BTreeMap<(usize, usize), u64>,
     pub(super) rolling: VecDeque<usize>,
@@ -65,8 +70,11 @@ pub(crate) struct Cluster {
     pub(super) disorder: bool,
     /// A delete of rows has failed or landed late, so that a row may be read once more.
     pub(super) settle_failed: bool,
-    /// Step at which a node last took with it what it owed to others.
+    /// Step at which a node last took with it which rows others must delete with an ack.
     pub(super) word_lost: u64,
+    /// Step at which a node last took with it what it owed to others, and the same for single users.
+    pub(super) untold: u64,
+    pub(super) untold_users: BTreeMap<Uaid, u64>,
     pub(super) calm: bool,
     /// Users whose presence row was perhaps cleared by mistake.
     pub(super) misled: BTreeSet<Uaid>,
@@ -98,7 +106,8 @@ pub(super) enum ClusterEvent {
     Reply(usize),
     Late(usize),
     Call(usize),
-    Owed(usize, usize),
+    Debt(usize),
+    Client(usize),
     Return(usize),
 }
 
@@ -124,6 +133,9 @@ impl Cluster {
             replies: Vec::new(),
             late: Vec::new(),
             calls: Vec::new(),
+            debts: BTreeMap::new(),
+            debt_writes: Vec::new(),
+            debts_written: 0,
             cuts: BTreeMap::new(),
             rolling: VecDeque::new(),
             agents: (0..plan.agents).map(|_| Agent::default()).collect(),
@@ -142,6 +154,8 @@ impl Cluster {
             disorder: false,
             settle_failed: false,
             word_lost: 0,
+            untold: 0,
+            untold_users: BTreeMap::new(),
             calm: false,
             misled: BTreeSet::new(),
             refreshing: false,
@@ -225,6 +239,9 @@ impl Cluster {
             if !self.awake(n) {
                 continue;
             }
+            if node.client.is_due(Instant(self.now)) {
+                found.push(ClusterEvent::Client(n));
+            }
             for (s, shard) in node.shards.iter().enumerate() {
                 let waiting = (0..3).filter(|lane| !shard.lanes[*lane].is_empty());
                 found.extend(waiting.map(|lane| ClusterEvent::Mail(n, s, lane)));
@@ -233,9 +250,8 @@ impl Cluster {
                     found.push(ClusterEvent::Timeout(n, s));
                 }
             }
-            let due = node.owed.iter().enumerate().filter(|(_, debt)| debt.due <= self.now);
-            found.extend(due.map(|(at, _)| ClusterEvent::Owed(n, at)));
         }
+        found.extend((0..self.debt_writes.len()).filter(|at| self.debt_moves(*at)).map(ClusterEvent::Debt));
         self.enabled_of_store(&mut found);
         found.extend((0..self.calls.len()).filter(|at| self.call_moves(*at)).map(ClusterEvent::Call));
         found
@@ -279,10 +295,8 @@ impl Cluster {
             ClusterEvent::Reply(at) => self.reply(at),
             ClusterEvent::Late(at) => self.lands_late(at),
             ClusterEvent::Call(at) => self.call_goes_on(at),
-            ClusterEvent::Owed(n, at) => {
-                self.say_owed(n, at);
-                Ok(())
-            }
+            ClusterEvent::Client(n) => self.tends_calls(n),
+            ClusterEvent::Debt(at) => self.debt_lands(at),
             ClusterEvent::Return(n) => self.boot(n),
         }
     }
@@ -292,7 +306,8 @@ impl Cluster {
         let up = || self.nodes.iter().filter(|node| node.up);
         let machines = up().flat_map(|node| &node.shards).filter_map(|shard| shard.machine.next_timeout());
         let nodes = self.nodes.iter().flat_map(|node| [node.paused_until, node.store_cut_until, node.returns_at]);
-        let owed = up().flat_map(|node| node.owed.iter().map(|debt| debt.due));
+        let owed = up().filter_map(|node| node.client.due(Instant(self.now))).map(|at| at.0);
+        let owed = owed.chain(self.debt_writes.iter().map(|write| write.at));
         let work = self.works.iter().flat_map(|work| [work.ready_at, work.gives_up_at]);
         let calls = self.calls.iter().map(Call::due).chain(self.late.iter().map(|late| late.at));
         let agents = self.agents.iter().map(|agent| agent.retry_at);
