@@ -58,7 +58,8 @@ class Place(Server):
         self.java_store = directory / "authorities.p12"
         authority = x509.load_pem_x509_certificate(self.authority.read_bytes())
         protection = serialization.BestAvailableEncryption(PASSWORD.encode())
-        self.java_store.write_bytes(pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(authority, b"tests")], protection))
+        trusted = [pkcs12.PKCS12Certificate(authority, b"tests")]
+        self.java_store.write_bytes(pkcs12.serialize_java_truststore(trusted, protection))
 
 
 @pytest.fixture(scope="module")
