@@ -118,7 +118,7 @@ impl PushEdge {
             rest = &rest[used..];
             cx.base += used;
             pending.wire += used as u64;
-            if pending.wire + pending.reader.announced() > BODY_CUT_BYTES {
+            if pending.wire.saturating_add(pending.reader.announced()) > BODY_CUT_BYTES {
                 self.stats.http_bodies_cut += 1;
                 return self.cut(context, pending, cx);
             }

@@ -351,12 +351,17 @@ fn wrong_methods_and_head() {
         assert!(body.is_empty() || !request.starts_with("HEAD"), "{request}");
         assert!(harness.commands.is_empty());
     }
-    let mut harness = Harness::new(Port::Endpoint);
-    harness.feed(b"HEAD /__version__ HTTP/1.1\r\nHost: h\r\n\r\n");
-    let (status, head, body) = harness.response();
-    assert_eq!((status, body.as_str()), (200, ""));
-    let length = head.split("Content-Length: ").nth(1).and_then(|rest| rest.lines().next());
-    assert!(length.is_some_and(|length| length != "0"), "{head}");
+    // RFC 9110 section 9.3.2: the fields of GET, without its content.
+    for path in ["/__version__", "/status", "/health", "/__heartbeat__", "/wpush/v1/x"] {
+        let [(status, head, body), (_, head_of_get, content)] = ["HEAD", "GET"].map(|method| {
+            let mut harness = Harness::new(Port::Endpoint);
+            harness.feed(format!("{method} {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            harness.response()
+        });
+        assert_eq!((status, body.as_str(), &head), (200, "", &head_of_get), "{path}");
+        let length = format!("Content-Length: {}", content.len());
+        assert!(head.lines().any(|line| line == length) && !content.is_empty(), "{path}: {head}");
+    }
 }
 
 #[test]

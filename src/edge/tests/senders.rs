@@ -263,6 +263,46 @@ fn a_ttl_is_any_number_of_digits() {
     }
 }
 
+/// RFC 9110 section 8.6 and RFC 9112 section 7.1: a body that is too long is 413, however its length is written.
+#[test]
+fn a_length_is_any_number_of_digits() {
+    let posted = |lines: &str, body: &str| {
+        let mut harness = Harness::new(Port::Endpoint);
+        let head = format!("POST {} HTTP/1.1\r\nHost: h\r\n{GOOD}{lines}\r\n", path(None));
+        harness.feed((head + body).as_bytes());
+        harness
+    };
+    for length in ["65537", "18446744073709551615", "18446744073709551616", &"9".repeat(40)] {
+        let harness = posted(&format!("Content-Length: {length}\r\n"), "body");
+        assert_eq!((harness.fault(), harness.ended()), ((413, Some(104)), true), "{length}");
+    }
+    for size in ["10001", "ffffffff", "123456789", "ffffffffffffffff", "10000000000000000", &"F".repeat(40)] {
+        let harness = posted("Transfer-Encoding: chunked\r\n", &format!("{size}\r\nbody"));
+        assert_eq!((harness.fault(), harness.ended()), ((413, Some(104)), true), "{size}");
+    }
+    let zeros = "0".repeat(30);
+    assert_eq!(posted(&format!("Content-Length: {zeros}4\r\n"), "body").response().0, 201);
+    let chunks = format!("{zeros}4\r\nbody\r\n{zeros}\r\n\r\n");
+    assert_eq!(posted("Transfer-Encoding: chunked\r\n", &chunks).response().0, 201);
+}
+
+/// RFC 7519 section 4.1.3: the general case of `aud` is a list, which golang-jwt and jjwt write by default.
+#[test]
+fn an_audience_may_be_a_list_that_names_us() {
+    let named = |aud: &str| {
+        let url = "https://push.example.com:8443";
+        let harness = harness_at(url, &format!(r#"{{"aud":{aud},"exp":{}}}"#, NOW + 60));
+        (harness.response().0, harness.edge.stats().vapid_audience_without_port)
+    };
+    assert_eq!(named(r#"["https://push.example.com:8443"]"#), (201, 0));
+    assert_eq!(named(r#"["https://other.example","https://PUSH.example.com:8443/"]"#), (201, 0));
+    assert_eq!(named(r#"["https://push.example.com"]"#), (201, 1));
+    assert_eq!(named(r#"["https://push.example.com","https://push.example.com:8443"]"#), (201, 0));
+    for aud in ["[]", "[null]", r#"["https://other.example"]"#, r#"["https://push.example.com:8443",1]"#, "{}", "1"] {
+        assert_eq!(named(aud), (401, 0), "{aud}");
+    }
+}
+
 /// RFC 6455 sections 4.2.1 and 11.3.
 #[test]
 fn a_handshake_has_one_key_of_16_bytes_and_one_version() {

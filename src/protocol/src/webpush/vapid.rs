@@ -56,7 +56,7 @@ struct Audience {
 }
 
 /// Form in which a token names the audience.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Named {
     Whole,
     /// As `scheme://host`, although the origin has a port. Several libraries write it so.
@@ -64,6 +64,13 @@ enum Named {
 }
 
 impl Audience {
+    /// Reads the claim `aud`: a text, or a list of texts, of which one names us (RFC 7519 section 4.1.3).
+    fn named_in(&self, aud: &Value) -> Option<Named> {
+        let Value::Array(list) = aud else { return self.named_by(aud.as_str()?) };
+        let texts = list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>()?;
+        texts.into_iter().filter_map(|text| self.named_by(text)).min()
+    }
+
     /// Compares `aud` as an origin (RFC 6454 section 4): case, the default port and a slash at its end are no
     /// difference. `None`: it names another one.
     fn named_by(&self, aud: &str) -> Option<Named> {
@@ -266,8 +273,7 @@ fn verify_token(
     if exp > now.0.saturating_add(EXPIRY_AHEAD_MAX + CLOCK_LEEWAY) {
         return Err(ApiError::VapidTooLong);
     }
-    let named = claims.aud.as_ref().and_then(Value::as_str).and_then(|aud| audience.named_by(aud));
-    let named = named.ok_or(ApiError::VapidAudience)?;
+    let named = claims.aud.as_ref().and_then(|aud| audience.named_in(aud)).ok_or(ApiError::VapidAudience)?;
     let reachable = |sub: &str| sub.starts_with("mailto:") || sub.starts_with("https://");
     let odd_sub = claims.sub.is_some_and(|sub| !sub.as_str().is_some_and(reachable));
     Ok(Verified { exp, named, odd_sub })

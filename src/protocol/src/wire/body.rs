@@ -133,19 +133,20 @@ fn is_text(byte: &u8) -> bool {
     *byte == b'\t' || !byte.is_ascii_control()
 }
 
-/// One to eight hex digits, then nothing or an extension, which is ignored. Blanks before an extension are bad and must
-/// be read nevertheless (RFC 9112 section 7.1.1, RFC 9110 section 5.6.3).
+/// Hex digits, as many as the line has room for, then nothing or an extension, which is ignored. Beyond 64 bits they
+/// are the largest number (RFC 9112 section 7.1). Blanks before an extension are bad and must be read nevertheless
+/// (RFC 9112 section 7.1.1, RFC 9110 section 5.6.3).
 fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
     let digits = match line.iter().position(|&b| b == b';') {
         Some(at) => line[..at].trim_ascii_end(),
         None => line,
     };
-    if digits.is_empty() || digits.len() > 8 || !line.iter().all(is_text) {
+    if digits.is_empty() || !line.iter().all(is_text) {
         return Err(Malformed::Syntax);
     }
     digits.iter().try_fold(0u64, |size, &byte| {
         let digit = char::from(byte).to_digit(16).ok_or(Malformed::Syntax)?;
-        Ok(size << 4 | u64::from(digit))
+        Ok(size.checked_mul(16).map_or(u64::MAX, |size| size | u64::from(digit)))
     })
 }
 
@@ -181,6 +182,26 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_has_any_number_of_digits() {
+        let bytes = format!("{}4\r\nWiki\r\n00000000000\r\n\r\n", "0".repeat(100));
+        let (body, used) = read_all(Framing::Chunked, bytes.as_bytes(), 7).unwrap().unwrap();
+        assert_eq!((body.as_slice(), used), (&b"Wiki"[..], bytes.len()));
+        for (digits, size) in [
+            ("123456789", 0x1_2345_6789),
+            ("ffffffffffffffff", u64::MAX),
+            ("10000000000000000", u64::MAX),
+            ("10000000000000000;x", u64::MAX),
+            ("F".repeat(200).as_str(), u64::MAX),
+        ] {
+            let mut reader = BodyReader::new(Framing::Chunked);
+            let line = format!("{digits}\r\n");
+            assert_eq!(reader.read(line.as_bytes()), Ok(Piece::Framing(line.len())), "{digits}");
+            assert_eq!(reader.announced(), size, "{digits}");
+        }
+        assert_eq!(chunk_size(b"10000000000000000g"), Err(Malformed::Syntax));
+    }
+
+    #[test]
     fn odd_chunks_are_refused() {
         for bytes in [
             &b"\r\n"[..],
@@ -190,7 +211,6 @@ mod tests {
             b"4 \r\n",
             b"+4\r\n",
             b"0x4\r\n",
-            b"123456789\r\n",
             b"g\r\n",
             b"4;a\rb\r\n",
             b"4;a\0b\r\n",

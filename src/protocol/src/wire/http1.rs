@@ -180,7 +180,7 @@ fn framing(head: &Head<'_, '_>, minor: u8) -> Result<Framing, Malformed> {
     }
     match (length, coding) {
         (None, None) => Ok(Framing::Length(0)),
-        (Some(digits), None) => text::parse_u64(digits).map(Framing::Length).ok_or(Malformed::Syntax),
+        (Some(digits), None) => text::read_digits(digits).map(Framing::Length).ok_or(Malformed::Syntax),
         (None, Some(coding)) if minor == 1 && is_chunked(coding) => Ok(Framing::Chunked),
         _ => Err(Malformed::Syntax),
     }

@@ -105,6 +105,18 @@ fn unreserved_characters_of_a_target_are_decoded() {
     });
 }
 
+/// RFC 9110 section 8.6: 1*DIGIT, which no reader may overflow.
+#[test]
+fn a_length_is_any_number_of_digits() {
+    let zeros = "0".repeat(60) + "7";
+    for (digits, length) in
+        [("007", 7), (&*zeros, 7), ("18446744073709551615", u64::MAX), ("99999999999999999999999999", u64::MAX)]
+    {
+        let bytes = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {digits}\r\n\r\n");
+        with_head(bytes.as_bytes(), |head| assert_eq!(head.unwrap().framing, Framing::Length(length), "{digits}"));
+    }
+}
+
 #[test]
 fn what_could_smuggle_is_refused() {
     for lines in [
@@ -115,7 +127,6 @@ fn what_could_smuggle_is_refused() {
         "Content-Length: -1\r\n",
         "Content-Length: 0x1\r\n",
         "Content-Length:\r\n",
-        "Content-Length: 99999999999999999999\r\n",
         "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: gzip, chunked\r\n",
