@@ -14,6 +14,10 @@ use murre_bench::scenario::{
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference};
 
+/// As in the binary `murre`, since this one serves too.
+#[global_allocator]
+static ALLOCATOR: wipe::Wiping = wipe::Wiping;
+
 /// The command line.
 #[derive(Parser, Debug)]
 #[command(name = "murre-bench", version, about = "Drives murre from outside: load, crashes, simulation")]
@@ -129,6 +133,7 @@ fn looks_for_interrupts(command: &Command) -> bool {
 }
 
 fn main() -> ExitCode {
+    wipe::this_thread();
     let command = Cli::parse().command;
     if looks_for_interrupts(&command)
         && let Err(error) = interrupt::install()

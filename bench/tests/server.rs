@@ -13,6 +13,7 @@ mod refusals;
 mod registration;
 mod relay;
 mod reload;
+mod secrets;
 mod simple;
 mod socket;
 mod strangers;

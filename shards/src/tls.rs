@@ -73,6 +73,10 @@ pub trait Tls: 'static {
     /// Counts a connection to a TLS listener of this port that was closed before its handshake began.
     fn count_refused(&mut self, port: Port);
 
+    /// Returns true once after a handshake or a connection has ended. Its secrets may then lie in frames that have
+    /// returned: the caller overwrites the stack below itself (`wipe::stack`).
+    fn take_leftovers(&mut self) -> bool;
+
     /// Returns the counters of this shard with its gauges brought up to date.
     fn stats(&mut self) -> &TlsStats;
 }

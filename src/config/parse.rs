@@ -10,6 +10,7 @@ use protocol::webpush::key::PointChecker;
 use protocol::wire::url::{BaseUrl, HttpUrl};
 use shards::strangers::Prefix;
 use store::scylla::options::Password;
+use zeroize::Zeroize as _;
 
 use super::allowed::ACCESS_LIST_MAX;
 
@@ -69,9 +70,15 @@ impl fmt::Debug for Written {
     }
 }
 
-/// A text that is never shown: a key or a token.
+/// A text that is never shown: a key or a token. Overwritten when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl Secret {
     /// Takes a text into custody.

@@ -318,6 +318,7 @@ impl ControlPlane {
         let server = |router| Arc::new(AdminServer::new(router, hosts.clone(), limits, Arc::clone(&counted)));
         let servers = [(served, server(admin::router(Arc::clone(&view)))), (read, server(admin::read_only(view)))];
         let body = move || {
+            wipe::this_thread();
             let _inside = runtime.enter();
             tokio::spawn(memory_trim::watch(crowd));
             tokio::spawn(expiry::watch(certificates));
@@ -409,12 +410,13 @@ async fn run(servers: [(Attended, Arc<AdminServer>); 2], mut stopped: watch::Rec
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Calls [`Host::refresh`] about once a second, for ever.
+/// Calls [`Host::refresh`] about once a second, for ever, and overwrites what connections have left on the stack.
 async fn refresh(host: Arc<dyn Host>) {
     let mut tick = tokio::time::interval(LOOK_INTERVAL);
     loop {
         tick.tick().await;
         host.refresh();
+        wipe::stack();
     }
 }
 

@@ -37,7 +37,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(crate) fn run(&mut self) {
         self.steer_accepting();
         while !self.stopping {
-            if !self.turn() {
+            let worked = self.turn();
+            // From here, because the frames of the turn lie below this one.
+            if self.tls.take_leftovers() {
+                wipe::stack();
+            }
+            if !worked {
                 self.park();
             }
         }
@@ -242,7 +247,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                     }
                 }
                 Some(ControlMessage::ReadStorage) => self.inputs.push_back(Input::ReadStorage),
-                Some(ControlMessage::Edge(change)) => change(&mut self.edge),
+                // It may replace keys.
+                Some(ControlMessage::Edge(change)) => wipe::freed(|| change(&mut self.edge)),
                 Some(ControlMessage::Hibernate) => {
                     self.accepting.end();
                     let now = self.now.mono;

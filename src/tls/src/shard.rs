@@ -19,14 +19,16 @@ pub struct ShardTls {
     node: Option<ServerTls>,
     table: Table,
     limit: Limit,
+    /// A handshake or a connection has ended, and may have left secrets in frames that have returned.
+    leftovers: bool,
     stats: TlsStats,
 }
 
 impl ShardTls {
     /// Makes the TLS of one shard. `node` serves the node API and `public` all other ports.
     pub fn new(public: Option<ServerTls>, node: Option<ServerTls>) -> ShardTls {
-        let (endpoint, limit) = (None, Limit(u64::MAX));
-        ShardTls { public, endpoint, node, table: Table::new(), limit, stats: TlsStats::default() }
+        let (endpoint, limit, table) = (None, Limit(u64::MAX), Table::new());
+        ShardTls { public, endpoint, node, table, limit, leftovers: false, stats: TlsStats::default() }
     }
 
     /// Serves app servers apart, so that they alone are asked for certificates.
@@ -50,7 +52,13 @@ impl ShardTls {
         step(&mut self.stats.tls_connections, is.is_some(), was.is_some());
         step(&mut self.stats.node_tls_connections, is == Some(Port::Node), was == Some(Port::Node));
         step(&mut self.stats.tls_handshakes_in_flight, handshake(new), handshake(old));
-        self.table.set(slot, entry);
+        let was_handshake = handshake(old);
+        self.leftovers |= was_handshake || matches!(old, Entry::Established(_));
+        if was_handshake {
+            wipe::freed(|| self.table.set(slot, entry));
+        } else {
+            self.table.set(slot, entry);
+        }
     }
 
     fn session(&mut self, slot: u32) -> &mut Session {
@@ -129,7 +137,7 @@ impl ShardTls {
             if bytes.len() < end {
                 return more(0, at);
             }
-            match handshake.feed(&mut bytes[at..end], wire) {
+            match wipe::freed(|| handshake.feed(&mut bytes[at..end], wire)) {
                 Step::More => at = end,
                 Step::Flight => {
                     let next = if end < bytes.len() { Next::Again } else { Next::More };
@@ -153,8 +161,9 @@ impl ShardTls {
             return failed(0, bytes);
         };
         self.stats.tls_handshakes_in_flight -= 1;
+        self.leftovers = true;
         let is_challenge = handshake.is_challenge();
-        let Some((mut session, is_resumed)) = handshake.finish() else {
+        let Some((mut session, is_resumed)) = wipe::freed(|| handshake.finish()) else {
             self.handshake_failed(slot, port, Failure::Internal, "the secrets of the connection are not of its suite");
             return failed(0, bytes);
         };
@@ -328,6 +337,10 @@ impl Tls for ShardTls {
     fn count_refused(&mut self, port: Port) {
         self.stats.tls_handshakes_refused += 1;
         self.stats.node_tls_refused += u64::from(port == Port::Node);
+    }
+
+    fn take_leftovers(&mut self) -> bool {
+        std::mem::take(&mut self.leftovers)
     }
 
     fn stats(&mut self) -> &TlsStats {

@@ -177,6 +177,10 @@ impl Tls for ToyTls {
         self.stats.tls_handshakes_refused += 1;
     }
 
+    fn take_leftovers(&mut self) -> bool {
+        false
+    }
+
     fn stats(&mut self) -> &TlsStats {
         self.stats.tls_connections = self.entries.len() as u64;
         &self.stats
