@@ -1,4 +1,4 @@
-//! Secrets of TLS in the memory of a server after their connections have ended: none, on any port.
+//! Secrets of TLS in the memory of a server after their connections have ended: none, on any port of a shard.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use murre_bench::process::own_address;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, KeyLog};
+use rustls::{ClientConnection, ConnectionTrafficSecrets, KeyLog};
 
 use crate::common::{PATIENCE, World};
 
@@ -107,7 +107,7 @@ fn secrets_of_connections_end_with_them() {
     let pem = |what, der| format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", STANDARD.encode(der));
     fs::write(&cert, pem("CERTIFICATE", papers.cert.der().as_ref())).unwrap();
     fs::write(&key, pem("PRIVATE KEY", papers.signing_key.serialized_der())).unwrap();
-    let names = ["websocket.tls.listen", "endpoint.tls.listen", "node.tls.listen", "admin.tls.listen"];
+    let names = ["websocket.tls.listen", "endpoint.tls.listen", "node.tls.listen"];
     let ports = names.map(|name| (name, SocketAddr::from((own_address(), 8443))));
     let mut settings = ports.map(|(name, port)| format!("{name}={port}")).to_vec();
     settings.extend([format!("tls.cert={}", cert.display()), format!("tls.key={}", key.display())]);

@@ -11,7 +11,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-/// Bytes of the stack that [`stack`] overwrites. `bench/tests/secrets.rs` measures how deep a turn of a shard goes.
+/// Bytes of the stack that [`stack`] overwrites. A step of a handshake goes 20 KB deep without
+/// optimization.
 pub const STACK_BYTES: usize = 64 * 1_024;
 
 thread_local! {
