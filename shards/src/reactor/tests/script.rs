@@ -396,7 +396,8 @@ impl Machine for Script {
             | Input::Stored { .. }
             | Input::Peer { .. }
             | Input::Upstream { .. }
-            | Input::Broadcasts(_) => {}
+            | Input::Broadcasts(_)
+            | Input::ReadStorage => {}
         }
     }
 
