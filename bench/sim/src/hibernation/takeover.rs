@@ -185,11 +185,14 @@ impl World {
     /// The machine answers a hello. Returns the frame for its user agent, which must not see the answer
     /// to a hello that the driver has said.
     pub(crate) fn answer_read(&mut self, id: SocketId, uaid: Uaid, delta: Box<BroadcastDelta>) -> Option<Frame> {
-        if self.hibernation.greeting.remove(&id).is_none() || self.store.sabotage == Some(Sabotage::AnswerSent) {
+        if self.hibernation.greeting.remove(&id).is_none() {
             return Some(Frame::Hello(uaid, delta));
         }
         self.marks.hit("hibernation: session goes on");
         self.hibernation.left.remove(&id);
+        if self.store.sabotage == Some(Sabotage::AnswerSent) {
+            return Some(Frame::Hello(uaid, delta));
+        }
         if delta.changed.is_empty() || self.store.sabotage == Some(Sabotage::ChangesSwallowed) {
             return None;
         }
