@@ -136,6 +136,14 @@ impl Agent {
         }
     }
 
+    /// Sends an unregister without waiting for its reply, within this time also after the end of all calls: the session
+    /// has failed, and its user would stay at the server.
+    pub fn give_up(&mut self, channel: &str, within: Duration) {
+        self.socket.get_mut().prolong(Instant::now() + within);
+        // The server may be gone already.
+        let _ = self.send(&json!({"messageType": "unregister", "channelID": channel, "code": 200}));
+    }
+
     /// Sends a request. Returns its reply, which must have the same type and status 200.
     fn request(&mut self, request: &Value) -> io::Result<Value> {
         let kind = text(request, "messageType");

@@ -76,6 +76,15 @@ impl Stream {
         }
     }
 
+    /// Lets calls go on until this instant, if they would end before.
+    pub fn prolong(&mut self, until: Instant) {
+        let timed = match self {
+            Stream::Plain(timed) => timed,
+            Stream::Tls(tls) => &mut tls.sock,
+        };
+        timed.end = timed.end.map(|end| end.max(until));
+    }
+
     /// Longest wait for bytes that must come: the time until the end of all calls, or [`PATIENCE`] without one.
     pub fn usual_patience(&self) -> Duration {
         self.timed().usual_patience()

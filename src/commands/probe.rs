@@ -2,7 +2,10 @@
 //!
 //! The probe is a user agent and an app server at once: connect, hello, register with a key, POST an encrypted message
 //! with VAPID, receive it, decrypt it, ack it, unregister. A failure ends the probe with the exit status of its step
-//! and one sentence. One deadline covers everything.
+//! and one sentence. One deadline covers everything but the last word of a probe that failed.
+//!
+//! A user without a channel is dropped when its session ends (PROTOCOL.md 1.10), so a probe that unregisters leaves
+//! nothing in the store.
 
 mod public;
 
@@ -51,6 +54,8 @@ pub struct Args {
 const TOKEN_SECONDS: u64 = 600;
 /// Seconds for which the server may keep the message of a probe that died.
 const TTL: u32 = 60;
+/// Longest wait for the unregister of a probe that failed to be sent.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Messages that the probe passes over while it waits for another.
 const STRAYS_MAX: usize = 64;
 
@@ -193,12 +198,18 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
         32 => Ok(()),
         _ => Err(Failure::new("hello gave no uaid")),
     })?;
-    let (channel, sender) = (channel_id(), Identity::generate());
-    let keys = SubscriptionKeys::generate().map_err(|why| (Step::Register, why.into()))?;
-    let push_endpoint = report.time(Step::Register, || Ok(agent.register(&channel, Some(&sender.public_key()))?))?;
-
-    let delivered =
-        deliver(args, report, agent, &Subscription { channel, sender, keys, push_endpoint: &push_endpoint }, &trust);
+    let channel = channel_id();
+    let subscribed = subscribe_and_deliver(args, report, &mut agent, &channel, &trust);
+    if subscribed.is_err() {
+        agent.give_up(&channel, FAREWELL);
+    }
+    // A courtesy: the server may be gone already.
+    let _ = agent.leave();
+    let (push_endpoint, delivered) = match subscribed {
+        Ok(push_endpoint) => (push_endpoint, Ok(())),
+        Err((Some(push_endpoint), failed)) => (push_endpoint, Err(failed)),
+        Err((None, failed)) => return Err(failed),
+    };
     let judged = args.server.as_ref().map_or(Ok(()), |server| {
         let mut demands = Vec::new();
         let judged = report.time(Step::Public, || {
@@ -211,9 +222,32 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
     delivered.and(judged)
 }
 
+/// A step that failed, and the endpoint URL if there was one by then.
+type NotDelivered = (Option<String>, (Step, Failure));
+
+/// Registers a channel and sends a message to it. Returns the endpoint URL.
+fn subscribe_and_deliver(
+    args: &Args,
+    report: &mut Report,
+    agent: &mut Agent,
+    channel: &str,
+    trust: &Trust,
+) -> Result<String, NotDelivered> {
+    let sender = Identity::generate();
+    let keys = SubscriptionKeys::generate().map_err(|why| (None, (Step::Register, why.into())))?;
+    let push_endpoint = report
+        .time(Step::Register, || Ok(agent.register(channel, Some(&sender.public_key()))?))
+        .map_err(|failed| (None, failed))?;
+    let subscription = Subscription { channel, sender, keys, push_endpoint: &push_endpoint };
+    match deliver(args, report, agent, &subscription, trust) {
+        Ok(()) => Ok(push_endpoint),
+        Err(failed) => Err((Some(push_endpoint), failed)),
+    }
+}
+
 /// A subscription of the probe, both sides of it.
 struct Subscription<'a> {
-    channel: String,
+    channel: &'a str,
     sender: Identity,
     keys: SubscriptionKeys,
     push_endpoint: &'a str,
@@ -223,7 +257,7 @@ struct Subscription<'a> {
 fn deliver(
     args: &Args,
     report: &mut Report,
-    mut agent: Agent,
+    agent: &mut Agent,
     to: &Subscription<'_>,
     trust: &Trust,
 ) -> Result<(), (Step, Failure)> {
@@ -252,10 +286,7 @@ fn deliver(
     })?;
     report.time(Step::Unregister, || {
         agent.ack([&note])?;
-        agent.unregister(channel)?;
-        // A courtesy: the server may be gone already.
-        let _ = agent.leave();
-        Ok(())
+        Ok(agent.unregister(channel)?)
     })
 }
 

@@ -33,14 +33,20 @@ enum Fault {
 
 /// A server for one session and one POST; its WebSocket address.
 fn server(fault: Fault) -> String {
+    listening(fault).0
+}
+
+/// As `server`, and the names of the messages that it gets.
+fn listening(fault: Fault) -> (String, Inbox<String>) {
+    let (asked, heard) = channel();
     let (sockets, posts) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let url = format!("ws://{}/", sockets.local_addr().unwrap());
     let scheme = if fault == Fault::SecureEndpoint { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}/wpush/v2/token", posts.local_addr().unwrap());
     let (outbox, inbox) = channel();
     thread::spawn(move || take_post(&posts, fault, &outbox));
-    thread::spawn(move || serve_agent(&sockets, fault, &endpoint, &inbox));
-    url
+    thread::spawn(move || serve_agent(&sockets, fault, &endpoint, &inbox, &asked));
+    (url, heard)
 }
 
 /// Type of a TLS record that begins a handshake (RFC 8446 section 5.1).
@@ -77,7 +83,7 @@ fn take_post(listener: &TcpListener, fault: Fault, outbox: &Outbox<Vec<u8>>) {
     let _ = outbox.send(body);
 }
 
-fn serve_agent(listener: &TcpListener, fault: Fault, endpoint: &str, inbox: &Inbox<Vec<u8>>) {
+fn serve_agent(listener: &TcpListener, fault: Fault, endpoint: &str, inbox: &Inbox<Vec<u8>>, asked: &Outbox<String>) {
     let (mut stream, _) = listener.accept().unwrap();
     if fault == Fault::NoUpgrade {
         stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").unwrap();
@@ -88,12 +94,18 @@ fn serve_agent(listener: &TcpListener, fault: Fault, endpoint: &str, inbox: &Inb
     while let Ok(message) = socket.read() {
         let Message::Text(text) = message else { continue };
         let message: Value = serde_json::from_str(&text).unwrap();
+        let _ = asked.send(message["messageType"].as_str().unwrap().to_owned());
         if !answer(&mut socket, &message, fault, endpoint, inbox) {
             break;
         }
     }
-    // The other side ends the session; what it still sends is not for us.
-    while socket.read().is_ok() {}
+    // The other side ends the session; of what it still sends only the names are for us.
+    while let Ok(message) = socket.read() {
+        if let Message::Text(text) = message {
+            let message: Value = serde_json::from_str(&text).unwrap();
+            let _ = asked.send(message["messageType"].as_str().unwrap().to_owned());
+        }
+    }
 }
 
 /// Answers one message. Returns false if the session is over.
@@ -118,7 +130,7 @@ fn answer(
             say(json!({ "messageType": "broadcast", "broadcasts": {} }));
             say(json!({ "messageType": "register", "channelID": channel, "pushEndpoint": endpoint,
                         "status": status(fault == Fault::Register500) }));
-            if matches!(fault, Fault::NoNotification | Fault::Post410 | Fault::NoLocation) {
+            if matches!(fault, Fault::Register500 | Fault::NoNotification | Fault::Post410 | Fault::NoLocation) {
                 return true;
             }
             let Ok(mut body) = inbox.recv() else { return false };
@@ -177,6 +189,18 @@ fn every_fault_ends_at_its_step_with_its_sentence() {
         assert_eq!(failed, step, "{fault:?}: {why}");
         assert!(why.contains(sentence), "{fault:?}: {why}");
         assert_eq!(steps.last(), Some(&step), "{fault:?}");
+    }
+}
+
+/// The user of a probe would stay at the server for 60 days.
+#[test]
+fn a_probe_that_fails_behind_its_register_unregisters() {
+    for fault in [Fault::Register500, Fault::Post410, Fault::OtherVersion, Fault::NoNotification, Fault::OtherBody] {
+        let (url, heard) = listening(fault);
+        let silent = fault == Fault::NoNotification;
+        probe_within(if silent { 3 } else { PATIENCE }, url, None).0.expect_err("the fault must be seen");
+        // Ends with the server's thread, when the connection has ended.
+        assert_eq!(heard.iter().last().as_deref(), Some("unregister"), "{fault:?}");
     }
 }
 
