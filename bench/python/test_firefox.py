@@ -120,6 +120,46 @@ def test_an_unsubscribed_endpoint_is_gone_for_good(firefox):
     assert (response.status_code, response.json()["errno"]) == (410, 106)
 
 
+@pytest.mark.parametrize("restarted", ["firefox", "server"])
+def test_the_last_unsubscribe_drops_the_user_and_a_new_subscription_works(tmp_path, restarted):
+    """Without a subscription Firefox says no UAID, and the server keeps no user."""
+    home = tmp_path / "server"
+    home.mkdir()
+    server, site, sender = Server(home), Site(), AppServer()
+    try:
+        server.start()
+        firefox = Firefox(server.url("websocket") + "/", site, tmp_path)
+        try:
+            for name in ["first", "second", "third"]:
+                numbers = ["acks_total", "unregisters_total", "idle_users_dropped_total"]
+                acks, unregisters, dropped = (server.number(number) for number in numbers)
+                subscription = firefox.subscribe(name, sender.key)
+                assert sender.push(subscription, TEXT).status_code == 201
+                assert firefox.push(name).decode() == TEXT
+                server.wait_for_number("acks_total", acks + 1)
+                assert firefox.unsubscribe(name) == [True, None]
+                # Firefox does not wait for the server before it tells the page.
+                server.wait_for_number("unregisters_total", unregisters + 1)
+                if restarted == "firefox":
+                    firefox.quit()
+                else:
+                    firefox.set_offline(True)
+                server.wait_for_number("idle_users_dropped_total", dropped + 1)
+                assert sender.push(subscription, "anybody there?", ttl=0).status_code == 410
+                if restarted == "firefox":
+                    firefox.start()
+                else:
+                    server.stop()
+                    server.start()
+                    firefox.set_offline(False)
+            assert firefox.unheard() == [], "a message came twice, or a subscription was lost"
+        finally:
+            firefox.close()
+    finally:
+        site.close()
+        server.kill()
+
+
 @pytest.fixture
 def tls_server(tmp_path, monkeypatch):
     """A server with TLS whose certificate is signed by an authority, as Firefox demands."""

@@ -3,6 +3,7 @@
 import functools
 import socket
 import time
+import uuid
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -91,6 +92,27 @@ def test_new_users_of_one_address_are_limited_and_known_ones_are_not(limited):
         assert again.uaid == known[0].uaid
         again.close()
     agent(limited, "127.77.2.2").close()
+
+
+def test_a_returning_user_is_no_new_one(limited):
+    address = "127.77.2.3"
+    known, channel = agent(limited, address), str(uuid.uuid4())
+    known.send(messageType="register", channelID=channel)
+    assert known.receive("register")["status"] == 200
+    with pytest.raises(ConnectionClosed):
+        while True:
+            agent(limited, address).close()
+    known.unregister(channel)
+    known.close()
+    limited.wait_for_number("idle_users_dropped_total", 1)
+    for _ in range(5):
+        again = agent(limited, address, known.uaid)
+        assert again.uaid == known.uaid
+        again.close()
+    again = agent(limited, address, known.uaid)
+    exchange(again, AppServer())
+    limited.wait_for_number("hellos_returned_total", 6)
+    assert (limited.number("hellos_reassigned_total"), refused(limited, "new_users")) == (0, 1)
 
 
 def test_registers_beyond_the_limit_close_and_answer_no_status(limited):

@@ -1,11 +1,13 @@
 //! The commands of the binary against a real server.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use crate::common::World;
+use crate::common::{PATIENCE, World};
 use clap::Parser;
 use murre::commands::probe::{Args, Step, check};
-use murre::commands::{Cli, Command, endpoint};
+use murre::commands::{Cli, Command, endpoint, export};
+use murre_bench::metrics::Metrics;
 
 /// Endpoint URLs of these servers begin with a name that resolves nowhere, so the probe is given the address.
 fn probe(world: &World) -> (Vec<Step>, Result<(), String>) {
@@ -22,6 +24,39 @@ fn the_probe_finds_a_server_well_again_and_again() {
     for _ in 0..3 {
         assert_eq!(probe(&world), (Step::ALL.to_vec(), Ok(())), "{}", world.server.log());
     }
+}
+
+/// Users in the store of a server that has stopped, as an export counts them.
+fn users(world: &World) -> usize {
+    let (data_dir, out) = (world.data_dir(), world.data_dir().join("users.jsonl"));
+    let line = ["murre", "export", out.to_str().unwrap(), "--data-dir", data_dir.to_str().unwrap()];
+    match Cli::try_parse_from(line).unwrap().command {
+        Command::Export(args) => {
+            assert_eq!(format!("{:?}", export::run(args)), format!("{:?}", ExitCode::SUCCESS));
+        }
+        other => panic!("{other:?}"),
+    }
+    std::fs::read_to_string(&out).unwrap().lines().count()
+}
+
+#[test]
+fn fifty_probes_leave_no_user() {
+    let mut world = World::start();
+    let (_agent, _subscription) = world.subscriber();
+    for _ in 0..50 {
+        assert_eq!(probe(&world).1, Ok(()), "{}", world.server.log());
+    }
+    let until = Instant::now() + PATIENCE;
+    let dropped = || -> f64 {
+        let metrics = Metrics::read(world.server.admin()).unwrap();
+        metrics.named("murre_idle_users_dropped_total").map(|(_, value)| value).sum()
+    };
+    while dropped() < 50.0 {
+        assert!(Instant::now() < until, "{} of 50 users were dropped", dropped());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(world.server.terminate().unwrap(), Some(0), "{}", world.server.log());
+    assert_eq!(users(&world), 1, "only the subscriber is left");
 }
 
 #[test]

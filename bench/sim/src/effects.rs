@@ -1,6 +1,6 @@
 //! The loop's side of the contract: carries out the effects of a machine, in order, and checks that they are allowed.
 
-use machine::ids::{ConnId, StoreTicket};
+use machine::ids::{ConnId, StoreTicket, Uaid};
 use machine::limits;
 use machine::{Effect, Mail, MemberEvent, Request, StoreOp};
 
@@ -186,6 +186,7 @@ impl World {
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
             }
+            StoreOp::DropIdle { uaid } => self.drops_idle(*uaid)?,
             StoreOp::SetBridge { .. }
             | StoreOp::MarkRefused { .. }
             | StoreOp::ClearRefused { .. }
@@ -209,6 +210,17 @@ impl World {
         }
         self.store.submit(shard, ticket, op, self.now);
         Ok(())
+    }
+
+    /// A user is dropped because it has no channel: none of them may be registered for certain.
+    fn drops_idle(&mut self, uaid: Uaid) -> Verdict {
+        self.marks.hit("store: user without a channel dropped");
+        let registered =
+            self.oracle.channels.iter().find(|((of, _), channel)| *of == uaid && channel.registered == Some(true));
+        match registered {
+            Some(((_, chid), _)) => Err(format!("{uaid:?} is dropped as without a channel and has {chid:?}")),
+            None => Ok(()),
+        }
     }
 
     /// A stamped message passes by: its clock is below the persisted floor, and it is what was POSTed.

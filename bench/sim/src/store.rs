@@ -370,6 +370,7 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::Messages { .. }
         | StoreOp::Read { .. } => Kind::Read,
         StoreOp::Touch { .. }
+        | StoreOp::DropIdle { .. }
         | StoreOp::SetContact { durable: false, .. }
         | StoreOp::Tried { .. }
         | StoreOp::MarkRefused { .. }

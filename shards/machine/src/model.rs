@@ -202,6 +202,7 @@ impl Model {
             }),
             StoreOp::ClearRefused { uaid, registered } => self.change(*uaid, |user| user.clear_refused(*registered)),
             StoreOp::DropBridged { uaid, registered } => self.drop_bridged(*uaid, *registered),
+            StoreOp::DropIdle { uaid } => self.drop_idle(*uaid),
             StoreOp::DropUser { uaid } => {
                 if let Some(user) = self.users.remove(uaid) {
                     self.charge(user.maker, 0, user.bytes());
@@ -232,6 +233,14 @@ impl Model {
     fn drop_bridged(&mut self, uaid: Uaid, registered: Clock) -> Answer {
         let Some(user) = self.users.get(&uaid) else { return Ok(StoreReply::Done) };
         if user.contact.bridge.as_ref().is_none_or(|bridge| bridge.registered != registered) {
+            return Ok(StoreReply::Kept);
+        }
+        self.apply(&StoreOp::DropUser { uaid })
+    }
+
+    fn drop_idle(&mut self, uaid: Uaid) -> Answer {
+        let is_idle = |user: &User| user.channels.is_empty() && user.presence.is_empty() && user.contact.is_droppable();
+        if !self.users.get(&uaid).is_some_and(is_idle) {
             return Ok(StoreReply::Kept);
         }
         self.apply(&StoreOp::DropUser { uaid })

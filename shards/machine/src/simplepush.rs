@@ -66,6 +66,12 @@ impl Contact {
         Contact { bridge: stays.or(self.bridge.as_ref()).cloned(), ..self.clone() }
     }
 
+    /// Returns true if the next hello of the user agent says all of it again, so that the user can be dropped while it
+    /// has no channel.
+    pub fn is_droppable(&self) -> bool {
+        self.minimum.is_none() && self.bridge.is_none()
+    }
+
     /// The minimum as one number for a store: 0 without one.
     pub fn minimum_number(&self) -> u8 {
         self.minimum.map_or(0, |minimum| minimum as u8 + 1)

@@ -110,7 +110,8 @@ impl Cluster {
         let Event::Agent(AgentEvent::Session(event)) = event else { return Ok(()) };
         match event {
             SessionEvent::Hello { uaid, .. } => {
-                if let Some(known) = self.socks[id].known.filter(|known| known != uaid) {
+                let known = self.socks[id].known.filter(|known| self.store.user(*known).is_some());
+                if let Some(known) = known.filter(|known| known != uaid) {
                     return Err(format!("{known:?} is known and was given {uaid:?}"));
                 }
                 (self.socks[id].served, self.socks[id].spoke) = (Some(*uaid), self.now);

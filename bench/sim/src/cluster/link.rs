@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use machine::ids::StoreTicket;
+use machine::ids::{Chid, StoreTicket, Uaid};
 use machine::message::Message;
 use machine::model::User;
 use machine::{Input, Presence, StoreError, StoreOp, StoreReply};
 
 use super::parts::{Behind, Reply, Work};
+use super::sock::Channel;
 use super::world::{Cluster, ClusterEvent};
 use crate::shared::{Late, Verdict, first_of_each};
 
@@ -159,12 +160,25 @@ impl Cluster {
                 (channel.registered, channel.unregistered) = (None, Some(self.steps));
                 channel.version += 1;
             }
+            if let StoreOp::DropIdle { .. } = op {
+                self.dropped_idle(uaid)?;
+            }
             self.all_held(uaid, "in storage")?;
         }
         if let Ok(StoreReply::Page(page)) = &mut reply {
             page.messages.iter_mut().for_each(|message| *message = Arc::new(Message::clone(message)));
         }
         Ok(reply)
+    }
+
+    /// A user was dropped because it had no channel: none of them was registered for certain.
+    fn dropped_idle(&mut self, uaid: Uaid) -> Verdict {
+        self.marks.hit("store: user without a channel dropped");
+        let has = |(of, channel): (&(Uaid, Chid), &Channel)| of.0 == uaid && channel.registered == Some(true);
+        match self.channels.iter().any(has) {
+            true => Err(format!("{uaid:?} was dropped as without a channel and has one")),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn reply(&mut self, at: usize) -> Verdict {

@@ -14,6 +14,7 @@ use super::components::active_sessions::ActiveSessions;
 use super::components::broadcasts::Broadcasts;
 use super::components::conns::{ConnState, ConnTable, OPENED_TICKS_MAX};
 use super::components::dead_endpoints::DeadEndpoints;
+use super::components::dropped_users::DroppedUsers;
 use super::components::hello_timer::HelloTimer;
 use super::components::keepalive::Keepalive;
 use super::components::ledger_room::LedgerRoom;
@@ -64,6 +65,7 @@ pub struct ShardMachine {
     pub(super) storage_room: StorageRoom,
     pub(super) settling: Settling,
     pub(super) dead: DeadEndpoints,
+    pub(super) dropped_users: DroppedUsers,
     pub(super) rates: RateLimits,
     pub(super) receipts: Receipts,
     pub(super) ledger_room: LedgerRoom,
@@ -117,6 +119,7 @@ impl ShardMachine {
             storage_room: StorageRoom::default(),
             settling: Settling::default(),
             dead: DeadEndpoints::new(),
+            dropped_users: DroppedUsers::new(),
             rates: RateLimits::new(config.token_rate, config.user_bytes_per_day),
             receipts: Receipts::new(),
             ledger_room: LedgerRoom::new(config.ledger_bytes_max),

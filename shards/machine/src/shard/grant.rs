@@ -63,11 +63,11 @@ impl ShardMachine {
         let Pair { index, uaid, nudged, conn, hello, bytes, user } = pair;
         self.remove_resident(uaid, Resident::Hello(index));
         self.stats.moves_in += 1;
-        self.stats.hellos_known += 1;
+        self.count_hello(user.is_some());
         if !bytes.0.is_empty() {
             cx.effects.push_back(Effect::Feed(conn, bytes));
         }
-        self.identify(cx, conn, uaid, &hello, Some(user), nudged);
+        self.identify(cx, conn, uaid, &hello, user, nudged);
         self.admit_waiting_hellos(cx);
     }
 }

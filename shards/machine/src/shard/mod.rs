@@ -14,7 +14,7 @@
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
 //! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
 //! `registration` handles the registration API.
-//! `dead_endpoints` refuses messages without a user, `reset` and `reconcile` let users start over, and `shutdown` ends
+//! `dead_endpoints` refuses messages without a user, `idle_user` drops users without a channel, `reset` and `reconcile` let users start over, and `shutdown` ends
 //! sessions.
 
 mod acks;
@@ -40,6 +40,7 @@ mod bridge;
 mod pending_hello;
 mod hello;
 mod handover;
+mod idle_user;
 mod input;
 mod mail;
 mod member;

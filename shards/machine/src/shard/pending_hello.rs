@@ -96,14 +96,14 @@ impl ShardMachine {
                 if self.clock.advance(cx.now, user.newest_clock()).is_err() {
                     self.stats.clocks_refused += 1;
                 }
-                if self.starts_over(self.pending_hellos.channels(at), &user) {
+                self.dropped_users.remove(uaid);
+                if self.starts_over(self.pending_hellos.channels(at), &user.channels) {
                     self.start_over(cx, at, uaid);
-                } else if self.sessions.len() + self.pending_hellos.granted() >= self.config.sessions_max as usize {
-                    self.cancel_pending_hello(cx, at, CloseReason::Overloaded);
                 } else {
-                    self.user_known(cx, at, user);
+                    self.user_known(cx, at, Some(user));
                 }
             }
+            Ok(None) if self.is_dropped_idle(at, uaid) => self.user_known(cx, at, None),
             Ok(None) => self.user_unknown(cx, at),
             // "Not sure" is never "unknown": an unknown UAID makes Firefox drop every subscription.
             Err(_) => self.cancel_pending_hello(cx, at, CloseReason::StorageDown),
@@ -111,7 +111,17 @@ impl ShardMachine {
         self.admit_waiting_hellos(cx);
     }
 
-    fn user_known(&mut self, cx: &mut StepContext<'_>, at: SlabKey, user: Box<UserRow>) {
+    /// Returns true if the user of this hello was dropped without a channel. It keeps its UAID, as before its first
+    /// register, unless its hello says that it should have a channel.
+    fn is_dropped_idle(&mut self, at: SlabKey, uaid: Uaid) -> bool {
+        self.dropped_users.contains(uaid) && !self.starts_over(self.pending_hellos.channels(at), &[])
+    }
+
+    fn user_known(&mut self, cx: &mut StepContext<'_>, at: SlabKey, user: Option<Box<UserRow>>) {
+        if self.sessions.len() + self.pending_hellos.granted() >= self.config.sessions_max as usize {
+            self.cancel_pending_hello(cx, at, CloseReason::Overloaded);
+            return;
+        }
         match self.pending_hellos.grant(at, user) {
             Grant::Full => {
                 self.stats.grants_refused += 1;
@@ -125,10 +135,18 @@ impl ShardMachine {
                 if let Some(EndedHello { uaid, nudged, from: HelloOrigin::Local { conn, hello }, .. }) =
                     self.end_greeting(at)
                 {
-                    self.stats.hellos_known += 1;
-                    self.identify(cx, conn, uaid, &hello, Some(user), nudged);
+                    self.count_hello(user.is_some());
+                    self.identify(cx, conn, uaid, &hello, user, nudged);
                 }
             }
+        }
+    }
+
+    /// Counts a hello that keeps its UAID, of a user that is in storage or was dropped.
+    pub(super) fn count_hello(&mut self, in_storage: bool) {
+        match in_storage {
+            true => self.stats.hellos_known += 1,
+            false => self.stats.hellos_returned += 1,
         }
     }
 

@@ -131,6 +131,10 @@ pub(super) enum PendingOp {
     Reset {
         uaid: Uaid,
     },
+    /// The drop of a user without a channel, whose session has ended.
+    DropIdle {
+        uaid: Uaid,
+    },
     /// The write of a session's presence row.
     WritePresence {
         session: SlabKey,

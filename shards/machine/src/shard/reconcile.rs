@@ -17,8 +17,8 @@ use super::store::{StoreOp, UserRow};
 
 impl ShardMachine {
     /// Returns true if a hello names a channel that is not registered: then its user starts over.
-    pub(super) fn starts_over(&self, said: Option<&[Chid]>, user: &UserRow) -> bool {
-        let known: BTreeSet<&Chid> = user.channels.iter().collect();
+    pub(super) fn starts_over(&self, said: Option<&[Chid]>, channels: &[Chid]) -> bool {
+        let known: BTreeSet<&Chid> = channels.iter().collect();
         said.filter(|_| self.config.reconcile).is_some_and(|said| said.iter().any(|chid| !known.contains(chid)))
     }
 

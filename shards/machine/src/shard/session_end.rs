@@ -38,11 +38,13 @@ impl ShardMachine {
         }
         // An idle session leaves nothing but what is below its minimum.
         let Some(mut active) = self.active_sessions.end(session.active) else {
-            return self.leave_rows(cx, session.uaid, goodbye, session.link.holds());
+            self.leave_rows(cx, session.uaid, goodbye, session.link.holds());
+            return self.drop_idle_user(cx, &session, goodbye, None);
         };
         active.window.undo_deliveries(self.conns.virtual_conns.unanswered(session.conn) as usize);
         self.row_memory.remove(active.window.row_bytes());
         let unregistering = active.command.unregistering();
+        let is_registering = active.command.waits() && unregistering.is_none();
         // Includes the rows that a requested or running check would have found.
         let rows_left = active.drain.is_looking() || active.window.has_rows() || session.link.holds();
         self.write_down_tries(cx, &active.window);
@@ -66,6 +68,9 @@ impl ShardMachine {
         }
         if messages.is_empty() {
             self.leave_rows(cx, session.uaid, goodbye, rows_left);
+            if !is_registering {
+                self.drop_idle_user(cx, &session, goodbye, unregistering);
+            }
         } else {
             self.depart(cx, session.uaid, messages, unregistering);
         }

@@ -50,7 +50,7 @@ impl ShardMachine {
             }
             // Storage may have a user only with its first register, and then with the minimum that it named before.
             Mode::WebPush => {
-                let minimum = session.link.named_minimum().filter(|_| session.stored.is_unplaced())?;
+                let minimum = session.link.named_minimum().filter(|_| session.registers_user())?;
                 Some(Box::new(Contact { minimum: Some(minimum), ..Contact::default() }))
             }
         }

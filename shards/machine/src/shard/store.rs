@@ -105,6 +105,10 @@ pub enum StoreOp {
     },
     /// Remove the user with all its rows. Durable. -> [`StoreReply::Done`].
     DropUser { uaid: Uaid },
+    /// Remove a user that has no channel, no presence row, no bridge and no minimum urgency. A register that comes
+    /// behind it stands, also one of another node that has read the user before. May ride relaxed. ->
+    /// [`StoreReply::Done`] if this removed the user, or [`StoreReply::Kept`].
+    DropIdle { uaid: Uaid },
     /// Store a POSTed message if its user exists, its channel is registered and its mode is the user's: topic row
     /// or message row. Durable before the reply. With TTL 0 only the checks are made and nothing is stored.
     /// Refused as full, too, if room is scarce and the user or its address has more than its share (`crate::share`).
@@ -182,6 +186,7 @@ impl StoreOp {
             | StoreOp::ClearPresence { uaid, .. }
             | StoreOp::Unregister { uaid, .. }
             | StoreOp::DropUser { uaid }
+            | StoreOp::DropIdle { uaid }
             | StoreOp::SetBridge { uaid, .. }
             | StoreOp::MarkRefused { uaid, .. }
             | StoreOp::ClearRefused { uaid, .. }
@@ -212,6 +217,7 @@ impl StoreOp {
             | StoreOp::ClearPresence { .. }
             | StoreOp::Unregister { .. }
             | StoreOp::DropUser { .. }
+            | StoreOp::DropIdle { .. }
             | StoreOp::SetBridge { .. }
             | StoreOp::MarkRefused { .. }
             | StoreOp::ClearRefused { .. }
@@ -240,7 +246,7 @@ pub enum StoreReply {
     NoSubscription,
     /// To `Subscribe`: the channel is registered with another key, or one of the two has none; nothing was written.
     OtherKey,
-    /// To `DropBridged`: the user has another device, or none, and stays.
+    /// To `DropBridged`: the user has another device, or none, and stays. To `DropIdle`: nothing was removed.
     Kept,
     /// To `Publish`: the mode of this message (`Message::mode`) is not the user's.
     OtherMode,

@@ -38,8 +38,9 @@ impl ShardMachine {
         self.activate(at).command.begin(None);
         let clock = self.tick(cx);
         self.endpoint_registering(uaid, chid);
-        let unplaced = self.sessions.get(at).filter(|session| session.stored.is_unplaced());
-        let presence = unplaced.and_then(|session| self.presence_of(session));
+        self.dropped_users.remove(uaid);
+        let whole = self.sessions.get(at).filter(|session| session.registers_user());
+        let presence = whole.and_then(|session| self.presence_of(session));
         let op = StoreOp::Register {
             uaid,
             chid,

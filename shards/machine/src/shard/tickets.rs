@@ -88,6 +88,7 @@ impl ShardMachine {
                 self.receipt_read(cx, reply_to, &query, result.map(StoreReply::page))
             }
             PendingOp::StartOver { pending_hello, uaid } => self.started_over(cx, pending_hello, uaid, result.is_ok()),
+            PendingOp::DropIdle { uaid } => self.idle_user_dropped(uaid, result),
             PendingOp::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
             PendingOp::UnregisterReconciled { session, uaid, chid, asked } => {
                 self.unregister_reconciled(cx, (session, uaid), (chid, asked), result.is_ok());

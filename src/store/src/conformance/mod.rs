@@ -86,6 +86,7 @@ laws! {
     pages_are_merged_in_order,
     low_water_covers_message_rows,
     unregister_and_drop_remove_every_row,
+    only_a_user_without_a_channel_is_idle,
     what_comes_again_begins_empty,
     expired_rows_do_not_block,
     tries_stay_with_their_version,

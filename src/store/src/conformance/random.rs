@@ -52,6 +52,7 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
             durable: wake.is_empty(),
         }),
         1 => (1u8..3).prop_map(|user| StoreOp::DropUser { uaid: uaid(user) }),
+        3 => (1u8..3).prop_map(|user| StoreOp::DropIdle { uaid: uaid(user) }),
         1 => (1u8..3, 1u8..4, 1u64..5).prop_map(|(user, channel, at)| register_bridged(user, channel, at)),
         2 => (1u8..3, 1u64..6)
             .prop_map(|(user, at)| StoreOp::SetBridge { uaid: uaid(user), bridge: bridged(at) }),
@@ -203,6 +204,10 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
                 base += 1_000_000;
                 StoreOp::DropUser { uaid }
             }
+            StoreOp::DropIdle { uaid } => {
+                base += 1_000_000;
+                StoreOp::DropIdle { uaid }
+            }
             StoreOp::DropBridged { uaid, registered } => {
                 let registered = Clock(base + registered.0);
                 base += 1_000_000;
@@ -211,7 +216,7 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
             other => based(other, base),
         };
         let dropped = match &op {
-            StoreOp::DropUser { uaid } | StoreOp::DropBridged { uaid, .. } => Some(*uaid),
+            StoreOp::DropUser { uaid } | StoreOp::DropIdle { uaid } | StoreOp::DropBridged { uaid, .. } => Some(*uaid),
             _ => None,
         };
         let _ = model.ask(op.clone());

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, Clock, Stamp};
 use machine::limits;
+use machine::message::Urgency;
+use machine::simplepush::Contact;
 use machine::time::UnixSeconds;
 use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 
 use super::BlockingStore;
 use super::blocking_store::Answer;
 use crate::RECORD_VERSION;
-use crate::testing::sample::{NOW, chid, message, register, save, settle, subscribe, topical, uaid};
+use crate::testing::sample::{NOW, chid, message, register, register_bridged, save, settle, subscribe, topical, uaid};
 
 /// An acknowledged record is read back, whole.
 pub(super) fn acknowledged_is_read_back(port: &mut BlockingStore) {
@@ -61,6 +63,57 @@ pub(super) fn unregister_and_drop_remove_every_row(port: &mut BlockingStore) {
     port.register(1, 3);
     assert_eq!((port.clocks(uaid(1)), port.topic_clocks(uaid(1))), (vec![], vec![]));
     assert_eq!((port.clocks(uaid(2)), port.topic_clocks(uaid(2))), (vec![5, 12], vec![22]));
+}
+
+/// A user goes as idle only without a channel, and a register behind that stands, in one batch or in many.
+pub(super) fn only_a_user_without_a_channel_is_idle(port: &mut BlockingStore) {
+    let idle = |user| StoreOp::DropIdle { uaid: uaid(user) };
+    let kept = |port: &mut BlockingStore, user| {
+        let answer = port.ask(idle(user));
+        assert!(matches!(answer, Ok(StoreReply::Kept)), "{answer:?}");
+    };
+    let unregister = |user, at| StoreOp::Unregister { uaid: uaid(user), chid: chid(2), at: Clock(at) };
+    kept(port, 1);
+    port.done(register(1, 2, 10));
+    port.publish(message(1, 2, 20));
+    port.publish(message(1, 2, 21));
+    port.done(settle(&[message(1, 2, 20)], Some(20), true));
+    kept(port, 1);
+    assert_eq!(port.clocks(uaid(1)), [21]);
+    port.done(unregister(1, 30));
+    port.done(idle(1));
+    assert_eq!(port.user(uaid(1)), None);
+    kept(port, 1);
+    port.done(unregister(1, 31));
+    assert_eq!(port.user(uaid(1)), None);
+    port.done(register(1, 2, 1_000));
+    let user = port.user(uaid(1)).expect("it is known");
+    assert_eq!((user.channels.as_slice(), user.seen, port.clocks(uaid(1))), (&[chid(2)][..], NOW, vec![]));
+    port.publish(message(1, 2, 1_100));
+    assert_eq!(port.clocks(uaid(1)), [1_100]);
+    // Both orders of the drop and the next register, in one batch.
+    for (round, register_first) in [(2u64, true), (3, false)] {
+        let at = round * 1_000;
+        port.done(unregister(1, at));
+        let mut two = vec![idle(1), register(1, 2, at + 100)];
+        if register_first {
+            two.reverse();
+        }
+        let answers = port.ask_all(two);
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert_eq!(port.user(uaid(1)).expect("it is known").channels, [chid(2)], "register first: {register_first}");
+        port.publish(message(1, 2, at + 200));
+        assert_eq!(port.clocks(uaid(1)), [at + 200]);
+    }
+    // What its next hello does not say again stays.
+    let minimum = Contact { minimum: Some(Urgency::High), ..Contact::default() };
+    port.done(StoreOp::SetContact { uaid: uaid(1), contact: Box::new(minimum), durable: true });
+    port.done(unregister(1, 5_000));
+    kept(port, 1);
+    port.done(register_bridged(2, 2, 6_000));
+    port.done(unregister(2, 6_100));
+    kept(port, 2);
+    assert!(port.user(uaid(1)).is_some() && port.user(uaid(2)).is_some());
 }
 
 /// A channel id, or a user, that comes again has none of its earlier rows and all of its new ones, however many rows
@@ -200,6 +253,8 @@ pub(super) fn presence_is_cleared_exactly(port: &mut BlockingStore) {
     port.done(StoreOp::Touch { uaid: uaid(1), seen: UnixSeconds(NOW.0 + 1) });
     port.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(50) });
     assert_eq!(found(port), [at(1, 40), at(3, 20)]);
+    let idle = port.ask(StoreOp::DropIdle { uaid: uaid(1) });
+    assert!(matches!(idle, Ok(StoreReply::Kept)), "a session elsewhere has the user: {idle:?}");
     assert_eq!(port.user(uaid(1)).expect("it is known").seen, UnixSeconds(NOW.0 + 1));
     port.done(StoreOp::DropUser { uaid: uaid(1) });
     assert_eq!(port.user(uaid(1)), None);

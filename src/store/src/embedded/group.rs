@@ -146,6 +146,7 @@ impl<'a> Group<'a> {
                 self.stats.store_drops += 1;
                 self.drop_user(uaid)
             }
+            StoreOp::DropIdle { uaid } => self.drop_idle(uaid),
             StoreOp::SetBridge { uaid, bridge } => self.set_bridge(uaid, &bridge),
             StoreOp::MarkRefused { uaid, registered, at } => self.mark_refused(uaid, registered, at),
             StoreOp::ClearRefused { uaid, registered } => self.clear_refused(uaid, registered),

@@ -6,7 +6,10 @@ use machine::StoreOp;
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
         StoreOp::Settle { durable, .. } | StoreOp::SetContact { durable, .. } => *durable,
-        StoreOp::Touch { .. } | StoreOp::MarkRefused { .. } | StoreOp::ClearRefused { .. } => false,
+        StoreOp::Touch { .. }
+        | StoreOp::DropIdle { .. }
+        | StoreOp::MarkRefused { .. }
+        | StoreOp::ClearRefused { .. } => false,
         other => !other.is_read(),
     }
 }

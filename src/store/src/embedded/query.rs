@@ -52,6 +52,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<QueryResult> 
         | StoreOp::ClearPresence { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
+        | StoreOp::DropIdle { .. }
         | StoreOp::SetBridge { .. }
         | StoreOp::MarkRefused { .. }
         | StoreOp::ClearRefused { .. }

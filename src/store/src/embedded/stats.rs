@@ -13,6 +13,7 @@ counters! {
         counter store_contacts: "Changes of how a user is reached.",
         counter store_unregisters: "Channels unregistered.",
         counter store_drops: "Users dropped by request.",
+        counter store_idle_drops: "Users dropped at the end of a session because they had no channel.",
         counter store_publishes: "Messages stored, or refused because there is no subscription.",
         counter store_saves: "Batches of unacked directs saved.",
         counter store_saved_messages: "Unacked directs saved.",

@@ -106,6 +106,7 @@ operations! {
     ClearPresence presences_cleared: "Sessions that were made known and ended.",
     Unregister unregisters: "Channels unregistered.",
     DropUser drops: "Users dropped by request.",
+    DropIdle idle_drops: "Users without a channel dropped, or kept for another node.",
     SetBridge bridges: "Changes of the device of a bridged user.",
     MarkRefused bridges_marked: "Devices of bridged users that were marked as refused.",
     ClearRefused bridges_cleared: "Marks of devices that ended because their service took a notification.",

@@ -10,6 +10,7 @@ pub(super) mod active_sessions;
 pub(super) mod broadcasts;
 pub(super) mod conns;
 pub(super) mod dead_endpoints;
+pub(super) mod dropped_users;
 pub(super) mod pending_saves;
 pub(super) mod pending_hellos;
 pub(super) mod hello_timer;

@@ -69,7 +69,7 @@ enum Phase {
     AwaitingSave,
     Loading,
     /// The other shard was told to move the socket; a place is reserved for it.
-    Granted(Box<UserRow>),
+    Granted(Option<Box<UserRow>>),
 }
 
 /// A pending hello that is over. The composer takes its user out of the index of residents.
@@ -90,13 +90,13 @@ pub(in crate::shard) struct Pair {
     pub conn: ConnId,
     pub hello: Box<Hello>,
     pub bytes: Carried,
-    pub user: Box<UserRow>,
+    pub user: Option<Box<UserRow>>,
 }
 
-/// Decision on a pending hello whose user is known.
+/// Decision on a pending hello that keeps its UAID.
 pub(in crate::shard) enum Grant {
     /// Its socket is here: the pending hello can end in a session.
-    Local(Box<UserRow>),
+    Local(Option<Box<UserRow>>),
     /// A place is reserved; this is the shard to tell.
     Granted(Caller<ClaimReply>),
     /// Too many granted sockets have not arrived.
@@ -220,8 +220,8 @@ impl PendingHellos {
         self.pending_hellos.live_mut(at).phase = Phase::Loading;
     }
 
-    /// The user of a pending hello is known.
-    pub fn grant(&mut self, at: SlabKey, user: Box<UserRow>) -> Grant {
+    /// The user of a pending hello keeps its UAID: it is known, or was dropped without a channel.
+    pub fn grant(&mut self, at: SlabKey, user: Option<Box<UserRow>>) -> Grant {
         let pending_hello = self.pending_hellos.live_mut(at);
         let HelloOrigin::Remote { caller, claim, .. } = pending_hello.from else { return Grant::Local(user) };
         if self.grants.len() >= limits::GRANTS_MAX {
@@ -396,7 +396,7 @@ mod tests {
                         open.insert(which, (at, false, false, false));
                     }
                     (1, Some((at, granted, ..))) if !*granted => {
-                        prop_assert!(matches!(pending_hellos.grant(*at, user()), Grant::Granted(_)));
+                        prop_assert!(matches!(pending_hellos.grant(*at, Some(user())), Grant::Granted(_)));
                         *granted = true;
                     }
                     (2, Some((at, _, socket, _))) => {
@@ -439,7 +439,7 @@ mod tests {
         let over = pending_hellos.begin(Instant(0), Uaid([1; 16]), remote(1));
         let late = pending_hellos.begin(Instant(1), Uaid([2; 16]), remote(2));
         let half = pending_hellos.begin(Instant(1), Uaid([3; 16]), remote(3));
-        pending_hellos.grant(half, user());
+        pending_hellos.grant(half, Some(user()));
         pending_hellos.end(over);
         let now = Instant(1).after(GREETING_TIMEOUT);
         assert_eq!(pending_hellos.next_overdue(now), Some((late, false)));

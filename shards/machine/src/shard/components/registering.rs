@@ -17,6 +17,11 @@ impl Registering {
         self.users.insert(uaid)
     }
 
+    /// Returns true if work on this user is under way.
+    pub fn contains(&self, uaid: Uaid) -> bool {
+        self.users.contains(&uaid)
+    }
+
     /// Ends the work that has begun.
     pub fn end(&mut self, uaid: Uaid) {
         let had = self.users.remove(&uaid);

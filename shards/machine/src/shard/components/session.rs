@@ -23,6 +23,14 @@ pub(in crate::shard) struct Session {
     pub link: Link,
 }
 
+impl Session {
+    /// Returns true if the next register writes everything of the user: it is the first one, or the end of an earlier
+    /// session may have dropped the user, which has no channel.
+    pub fn registers_user(&self) -> bool {
+        self.stored.is_unplaced() || self.channels.as_slice().is_empty()
+    }
+}
+
 const _: () = assert!(size_of::<Option<Session>>() == 80, "a million idle sessions: 80 MB");
 
 /// The part of a session and its user that is in storage. One byte of flags.

@@ -14,6 +14,7 @@ mod fingerprints;
 mod departure;
 mod forward;
 mod hello;
+mod idle_user;
 mod late;
 mod liveness;
 mod pace;

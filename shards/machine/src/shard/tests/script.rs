@@ -159,6 +159,7 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::SetContact { .. } => "contact",
         StoreOp::Unregister { .. } => "unregister",
         StoreOp::DropUser { .. } => "drop",
+        StoreOp::DropIdle { .. } => "drop idle",
         StoreOp::SetBridge { .. } => "set bridge",
         StoreOp::MarkRefused { .. } => "mark refused",
         StoreOp::ClearRefused { .. } => "clear refused",

@@ -157,6 +157,16 @@ impl Group<'_> {
         self.drop_user(uaid)
     }
 
+    /// Drops a user that has no channel, and nothing that its next hello does not say again.
+    pub(super) fn drop_idle(&mut self, uaid: Uaid) -> Result<StoreReply, WriteError> {
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Kept) };
+        if record.channel_count() > 0 || !record.contact().is_droppable() {
+            return Ok(StoreReply::Kept);
+        }
+        self.stats.store_idle_drops += 1;
+        self.drop_user(uaid)
+    }
+
     /// Drops a user with its channels, of which there are at most `limits::CHANNELS_MAX`. Of its rows some are removed
     /// now and the others in the background; none is read again.
     pub(super) fn drop_user(&mut self, uaid: Uaid) -> Result<StoreReply, WriteError> {

@@ -54,8 +54,8 @@ pub(in super::super) async fn replace(
     Ok(StoreReply::Done)
 }
 
-/// Copies of the rows of a bridged user, each later than it was, but of its bridge.
-fn copies(rows: Vec<TimedRow>, seen: UnixSeconds) -> Vec<Change> {
+/// Copies of the rows of a user, each later than it was, but of its bridge and its low water.
+pub(super) fn copies(rows: Vec<TimedRow>, seen: UnixSeconds) -> Vec<Change> {
     let (mut newest, mut changes) = (0, Vec::with_capacity(rows.len()));
     for TimedRow { family, key, mut value, at } in rows {
         let at = at.saturating_add(COPY_US);

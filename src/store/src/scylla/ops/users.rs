@@ -13,6 +13,7 @@ use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
+use super::bridges;
 use super::low_water;
 use super::read::{misread, read_part, read_user, sound};
 use crate::IDLE_SECONDS_MAX;
@@ -95,6 +96,7 @@ pub(in super::super) async fn touch(context: &StatementContext<'_>, uaid: Uaid, 
 }
 
 /// A row of `user` with its timestamp.
+#[derive(Clone)]
 pub(super) struct TimedRow {
     pub(super) family: i8,
     pub(super) key: Vec<u8>,
@@ -129,10 +131,13 @@ pub(super) async fn register(context: &StatementContext<'_>, known: &UserCache, 
     if channels >= limits::CHANNELS_MAX && !there {
         return Err(StoreError::Full);
     }
-    let at = later(known, uaid, &part, *at);
+    // One more than the rows of a refresh at the same time: a drop of the user in those versions does not end these.
+    let at = Clock(later(known, uaid, &part, *at).0.saturating_add(1));
     let mut changes = vec![user_clock(at)];
-    if part.record.is_none() {
-        changes.push(put(family::RECORD, Vec::new(), rows::record(RECORD_VERSION, *seen), at));
+    if !there || part.record.is_none() {
+        // Also of a user that is there: another node may drop it now, because it had no channel.
+        let (version, before) = part.record.unwrap_or((RECORD_VERSION, *seen));
+        changes.push(put(family::RECORD, Vec::new(), rows::record(version, before.max(*seen)), at));
     }
     if let Some(contact) = contact {
         changes.push(put(family::CONTACT, Vec::new(), rows::contact(contact), at));
@@ -313,6 +318,38 @@ pub(super) async fn drop(context: &StatementContext<'_>, known: &UserCache, uaid
         behind.retain(|row| row.family != family::PRESENCE);
         delete(context, uaid, behind).await?;
     }
+    Ok(StoreReply::Done)
+}
+
+/// Drops a user that has no channel. Each row goes in the version that was read, so that a register on another node,
+/// which writes the record with its channel, stands beside it. Whoever writes first reads behind it: a subscription or
+/// a session that took the user for there has its record back.
+pub(super) async fn drop_idle(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
+    let rows = read_timed(context, uaid).await?;
+    let mut part = UserPart::default();
+    rows.iter().for_each(|row| part.take(row.family, &row.key, &row.value));
+    let part = sound(context, part)?;
+    let is_used = |rows: &[TimedRow]| [family::CHANNEL, family::PRESENCE, family::BRIDGE].map(|of| has(rows, of));
+    let Some((_, seen)) = part.record.filter(|_| is_used(&rows) == [false; 3] && part.contact.is_droppable()) else {
+        return Ok(StoreReply::Kept);
+    };
+    let settled = micros(part.low_water);
+    if settled > 0 {
+        // Messages of channels that were unregistered, which low water hides.
+        context.send(Statement::MessageDrop, &(settled, rows::uaid(&uaid))).await?;
+    }
+    let newest = rows.iter().map(|row| row.at).max().unwrap_or_default();
+    known.change(uaid, |user| *user = CachedUser::dropped(Clock(newest.unsigned_abs())));
+    delete(context, uaid, rows.clone()).await?;
+    let behind = read_timed(context, uaid).await?;
+    if has(&behind, family::RECORD) {
+        return Ok(StoreReply::Kept);
+    }
+    if is_used(&behind) != [false; 3] {
+        context.change(&uaid, &bridges::copies(rows, seen)).await?;
+        return Ok(StoreReply::Kept);
+    }
+    delete(context, uaid, behind).await?;
     Ok(StoreReply::Done)
 }
 

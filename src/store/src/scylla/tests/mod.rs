@@ -4,6 +4,7 @@
 //! test fails when there is none. Every store of a test has UAIDs of its own, so tests may run beside each other.
 
 mod bridges;
+mod idle_users;
 
 mod debts;
 
@@ -86,6 +87,7 @@ impl Apart {
                 | StoreOp::ClearPresence { uaid, .. }
                 | StoreOp::Unregister { uaid, .. }
                 | StoreOp::DropUser { uaid }
+                | StoreOp::DropIdle { uaid }
                 | StoreOp::SetBridge { uaid, .. }
                 | StoreOp::MarkRefused { uaid, .. }
                 | StoreOp::ClearRefused { uaid, .. }

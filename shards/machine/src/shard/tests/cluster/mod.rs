@@ -2,6 +2,7 @@
 
 mod clocks;
 mod explore;
+mod idle_user;
 mod lost;
 mod stale;
 

@@ -1,4 +1,4 @@
-//! Deliveries to members: a frame that never left is none (decision 0021).
+//! Deliveries to members: a frame that never left is none (decision 0021); and members that have no channel.
 
 use super::*;
 
@@ -38,4 +38,22 @@ fn a_retry_that_is_on_its_way_to_a_relay_that_ends_leaves_the_delivery_before() 
     mesh.hold_mail = false;
     mesh.run();
     assert_eq!(deliveries(&mesh, member), [1]);
+}
+
+/// A relay brings its members back.
+#[test]
+fn a_member_without_a_channel_stays_when_it_leaves() {
+    for owner in 0..2 {
+        let mut mesh = Mesh::new(2);
+        let member = mesh.known_user(owner);
+        let relay = mesh.relay(0);
+        for ends in [Mesh::leave, |mesh: &mut Mesh, relay, _| mesh.close(relay)] {
+            mesh.attach(relay, Some(member));
+            for chid in [CHANNEL, OTHER] {
+                mesh.ask_for(relay, member, SessionCommand::Unregister { chid, code: 200 });
+            }
+            ends(&mut mesh, relay, member);
+            assert_eq!(mesh.store.channels_of(member), Some(vec![]));
+        }
+    }
 }
