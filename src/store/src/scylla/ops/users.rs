@@ -346,6 +346,9 @@ pub(super) async fn drop_idle(context: &StatementContext<'_>, known: &UserCache,
         return Ok(StoreReply::Kept);
     }
     if is_used(&behind) != [false; 3] {
+        // Later than what came meanwhile: its writer may find no record, and delete its rows again.
+        let latest = behind.iter().map(|row| row.at).max().unwrap_or_default();
+        let rows = rows.into_iter().map(|row| TimedRow { at: row.at.max(latest), ..row }).collect();
         context.change(&uaid, &bridges::copies(rows, seen)).await?;
         return Ok(StoreReply::Kept);
     }

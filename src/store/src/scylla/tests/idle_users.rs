@@ -86,7 +86,9 @@ fn a_subscription_beside_the_drop_stands_or_finds_no_user() {
         |round, outcome| {
             refused += u64::from(!outcome.returned);
             assert_eq!(outcome.returned, outcome.has_channel, "round {round}");
-            assert!(outcome.returned || outcome.rows == 0, "round {round}: {} rows are left", outcome.rows);
+            // Each may give way to the other: then the user stays, without a channel.
+            let stays = outcome.returned || !outcome.dropped;
+            assert!(stays || outcome.rows == 0, "round {round}: {} rows are left", outcome.rows);
         },
     );
     println!("{refused} of {ROUNDS} subscriptions found no user");
