@@ -26,7 +26,9 @@ def project(tmp_path):
     # Inlined into the program or not, its panic names the file.
     package(library, "src/lib.rs", 'pub fn fail() { assert!(std::env::args().count() > 9, "few") }\n')
     dependencies = f'[dependencies]\nlibrary = {{ path = "{library}" }}\n'
-    package(program, "src/main.rs", "fn main() { library::fail() }\n", dependencies)
+    # Cargo names variables after binaries, which may have a hyphen; not every shell passes them on.
+    text = 'fn main() { println!(env!("OF_CARGO-ITSELF")); library::fail() }\n'
+    package(program, "src/main.rs", text, dependencies)
     shutil.copytree(REPOSITORY / ".cargo", program / ".cargo")
     return program
 
@@ -34,9 +36,9 @@ def project(tmp_path):
 def build(program, *words, **changes):
     home = program.parent
     rustup = os.environ.get("RUSTUP_HOME", str(pathlib.Path.home() / ".rustup"))
-    own = {"HOME": str(home), "CARGO_HOME": str(home / ".cargo"), "RUSTUP_HOME": rustup, **changes}
+    own = {"HOME": str(home), "CARGO_HOME": str(home / ".cargo"), "RUSTUP_HOME": rustup, "OF_CARGO-ITSELF": "1"}
     command = ["cargo", "build", "--offline", *words]
-    done = subprocess.run(command, cwd=program, env={**os.environ, **own}, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=program, env={**os.environ, **own, **changes}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
