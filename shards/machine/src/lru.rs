@@ -74,7 +74,7 @@ impl<K: Ord + Copy, V> Lru<K, V> {
         Some((key, entry.value))
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 }
