@@ -179,13 +179,7 @@ impl World {
                 // From here on the session takes nothing of it, also when storage keeps the channel after an error.
                 self.oracle.channel_forgotten(*uaid, *chid, self.steps);
             }
-            StoreOp::DropUser { uaid } => {
-                self.marks.hit("store: user dropped");
-                if !self.plan.reconcile && self.plan.msg_limit == 0 {
-                    return Err(format!("{uaid:?} is dropped by no rule"));
-                }
-                self.oracle.user_dropped(*uaid, self.steps);
-            }
+            StoreOp::DropUser { uaid } => self.drops_user(*uaid)?,
             StoreOp::DropIdle { uaid } => self.drops_idle(*uaid)?,
             StoreOp::SetBridge { .. }
             | StoreOp::MarkRefused { .. }
@@ -209,6 +203,16 @@ impl World {
             | StoreOp::Read { .. } => {}
         }
         self.store.submit(shard, ticket, op, self.now);
+        Ok(())
+    }
+
+    /// A user is dropped by a rule of this world.
+    fn drops_user(&mut self, uaid: Uaid) -> Verdict {
+        self.marks.hit("store: user dropped");
+        if !self.plan.reconcile && self.plan.msg_limit == 0 {
+            return Err(format!("{uaid:?} is dropped by no rule"));
+        }
+        self.oracle.user_dropped(uaid, self.steps);
         Ok(())
     }
 

@@ -226,11 +226,8 @@ impl Store {
             StoreOp::Save { messages } => messages.iter_mut().for_each(|message| *message = copy(message)),
             _ => {}
         }
-        let mut result = self.apply_bounded(&op);
-        if result.is_err() {
-            return result;
-        }
-        if let Ok(StoreReply::Page(page)) = &mut result {
+        let mut reply = self.apply_bounded(&op)?;
+        if let StoreReply::Page(page) = &mut reply {
             page.messages.iter_mut().for_each(|message| *message = copy(message));
             if self.sabotage == Some(Sabotage::PagesReversed) {
                 page.messages.reverse();
@@ -244,7 +241,7 @@ impl Store {
                 let _ = self.durable.apply(&op);
             }
         }
-        result
+        Ok(reply)
     }
 
     /// Carries out an operation on what readers see. The bound refuses messages of POSTs only: everything else must

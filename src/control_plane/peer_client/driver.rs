@@ -197,7 +197,7 @@ impl PeerDriver {
                     let peer = self.connections.peer(&url);
                     let kept = peer.take_idle();
                     let connects = kept.is_none();
-                    if let Err(call) = self.tasks.call(&url, peer, call, kept) {
+                    if let Some(call) = self.tasks.call(&url, peer, call, kept) {
                         self.client.called(&url, call, CallEnd::Unsayable, now);
                     } else {
                         self.stats.peer_connects += u64::from(connects);

@@ -66,16 +66,16 @@ impl Tasks {
         peer: &Peer,
         call: PeerCall<ReplyTo>,
         kept: Option<Conn>,
-    ) -> Result<(), PeerCall<ReplyTo>> {
+    ) -> Option<PeerCall<ReplyTo>> {
         let request = self.codec.as_ref().and_then(|codec| codec.request(&call.op, &peer.base));
-        let Some(request) = request else { return Err(call) };
+        let Some(request) = request else { return Some(call) };
         let within = (self.connect_timeout, self.request_timeout);
         let (client, base, url) = (Arc::clone(&self.client), Arc::clone(&peer.base), Arc::clone(url));
         self.running.spawn(async move {
             let called = wire::call(client, base, request, kept, within).await;
             TaskResult::Called { url, call, called }
         });
-        Ok(())
+        None
     }
 
     pub fn probe(&mut self, url: &Arc<str>, peer: &Peer) {

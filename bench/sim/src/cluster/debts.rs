@@ -121,7 +121,7 @@ impl Cluster {
     }
 
     fn debt_takes_effect(&mut self, write: &DebtWrite) {
-        let (key, is_loss) = ((number(&write.url), write.id), write.id % 1_000_000 != 0);
+        let (key, is_loss) = ((number(&write.url), write.id), !write.id.is_multiple_of(1_000_000));
         match self.breakage {
             Some(Breakage::DebtsUnwritten) => return,
             Some(Breakage::LossUntold) if is_loss => return,

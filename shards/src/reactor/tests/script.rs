@@ -263,6 +263,28 @@ impl Script {
         Effect::Emit(conn, SessionEvent::Notification { message, emission, tells_urgency: false }.into())
     }
 
+    /// Takes a command that the first byte of its channel, or its code, makes an order.
+    fn take(&mut self, conn: ConnId, command: Command, effects: &mut EffectQueue) {
+        let (chid, code) = match command {
+            Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
+            Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, caller, .. })) => {
+                caller.into_iter().for_each(|caller| self.say(format!("caller {:x}", caller.0)));
+                (chid, 0)
+            }
+            Command::Registration(command) => {
+                if let RegistrationCall::Create { caller, .. } = &command.call {
+                    caller.iter().for_each(|caller| self.say(format!("caller {:x}", caller.0)));
+                }
+                (CHID, 0)
+            }
+            Command::Relay(RelayCommand::Open) => (CHID, 0),
+            _ => panic!("the edge makes no other"),
+        };
+        assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");
+        self.say(format!("command {}", char::from(chid.0[0])));
+        self.obey(conn, chid.0[0], code, effects);
+    }
+
     fn obey(&mut self, conn: ConnId, op: u8, code: u32, effects: &mut EffectQueue) {
         match op {
             b'H' => return self.held.push_back(conn),
@@ -337,26 +359,7 @@ impl Machine for Script {
                 self.say("pong".to_owned());
                 effects.push_back(Effect::Ready(conn));
             }
-            Input::Command { conn, command } => {
-                let (chid, code) = match command {
-                    Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
-                    Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, caller, .. })) => {
-                        caller.into_iter().for_each(|caller| self.say(format!("caller {:x}", caller.0)));
-                        (chid, 0)
-                    }
-                    Command::Registration(command) => {
-                        if let RegistrationCall::Create { caller, .. } = &command.call {
-                            caller.iter().for_each(|caller| self.say(format!("caller {:x}", caller.0)));
-                        }
-                        (CHID, 0)
-                    }
-                    Command::Relay(RelayCommand::Open) => (CHID, 0),
-                    _ => panic!("the edge makes no other"),
-                };
-                assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");
-                self.say(format!("command {}", char::from(chid.0[0])));
-                self.obey(conn, chid.0[0], code, effects);
-            }
+            Input::Command { conn, command } => self.take(conn, command, effects),
             Input::Frame { .. } => self.say("frame".to_owned()),
             Input::Gone { reason, .. } => self.say(format!("gone {reason:?}")),
             Input::Blocked { .. } => self.say("blocked".to_owned()),
