@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::metrics::Metrics;
 use crate::report::Report;
 
-/// Kinds that a node sends for its lease, every 30 s.
-const LEASE: [&str; 3] = ["node_read", "lease_read", "lease_renew"];
+/// Kinds that a node sends for its lease, every 30 s, and to learn what other nodes owe it, every 10 s.
+const OF_NODES: [&str; 4] = ["node_read", "lease_read", "lease_renew", "debts_read"];
 
 /// Statements sent between two readings of the counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,8 +23,8 @@ impl Statements {
         reading.matching(SUFFIX).next().is_some()
     }
 
-    /// Statements of the difference of two readings. The statements for the lease of a node are left out: they belong
-    /// to no operation.
+    /// Statements of the difference of two readings. Statements between nodes are left out: they belong to no
+    /// operation.
     pub fn of(change: &Metrics) -> Statements {
         let kind = |(name, count): (&str, f64)| {
             let kind = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
@@ -34,7 +34,7 @@ impl Statements {
             kinds: change
                 .matching(SUFFIX)
                 .filter_map(kind)
-                .filter(|(kind, count)| *count > 0 && !LEASE.contains(&&**kind))
+                .filter(|(kind, count)| *count > 0 && !OF_NODES.contains(&&**kind))
                 .collect(),
             retries: change.named(RETRIES).map(|(_, count)| count as u64).sum(),
         }

@@ -119,7 +119,8 @@ fn vapid_claims_are_checked() {
         (json!({"aud": url, "exp": (now + 60).to_string()}), 401),
         (json!({"aud": url}), 401),
         (json!({"aud": "http://elsewhere.test", "exp": now + 60}), 401),
-        (json!({"aud": [url], "exp": now + 60}), 401),
+        (json!({"aud": [url], "exp": now + 60}), 201),
+        (json!({"aud": ["http://elsewhere.test"], "exp": now + 60}), 401),
         (json!({"exp": now + 60}), 401),
     ];
     for (claims, status) in cases {

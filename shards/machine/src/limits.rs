@@ -284,8 +284,8 @@ pub const RECEIPT_WAIT_SECONDS_MAX: u32 = 30;
 /// Endpoints of one shard that storage has said are dead: 65,536 x about 100 B = 7 MB. Shed: the one asked for longest
 /// ago is forgotten and storage is asked again.
 pub const DEAD_ENDPOINTS_MAX: usize = 65_536;
-/// Users of one shard that were dropped because they had no channel, and whose UAIDs are kept for their return: 16,384 x
-/// about 90 B = 1.5 MB. Shed: the one dropped or greeted longest ago gets a fresh UAID, as a new user.
+/// Users of one shard that were dropped because they had no channel, and whose UAIDs are kept for their return: 16,384
+/// x about 90 B = 1.5 MB. Shed: the one dropped or greeted longest ago gets a fresh UAID, as a new user.
 pub const DROPPED_USERS_MAX: usize = 16_384;
 /// Token buckets of one shard and rate: 65,536 x about 90 B = 6 MB, only when the rate is set. Shed: the bucket used
 /// longest ago, so its sender begins again with a full one.

@@ -14,8 +14,8 @@
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
 //! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
 //! `registration` handles the registration API.
-//! `dead_endpoints` refuses messages without a user, `idle_user` drops users without a channel, `reset` and `reconcile` let users start over, and `shutdown` ends
-//! sessions.
+//! `dead_endpoints` refuses messages without a user, `idle_user` drops users without a channel, `reset` and `reconcile`
+//! let users start over, and `shutdown` ends sessions.
 
 mod acks;
 mod entries;

@@ -10,6 +10,7 @@ pub(super) mod bridges;
 
 pub(super) mod changes;
 
+mod idle_users;
 pub(super) mod low_water;
 
 mod pages;
@@ -45,7 +46,7 @@ pub(super) async fn carry_out(context: &StatementContext<'_>, known: &UserCache,
         StoreOp::ClearPresence { uaid, presence } => users::clear_presence(context, *uaid, presence).await,
         StoreOp::Unregister { uaid, chid, at } => users::unregister(context, known, *uaid, *chid, *at).await,
         StoreOp::DropUser { uaid } => users::drop(context, known, *uaid).await,
-        StoreOp::DropIdle { uaid } => users::drop_idle(context, known, *uaid).await,
+        StoreOp::DropIdle { uaid } => idle_users::drop(context, known, *uaid).await,
         StoreOp::SetBridge { uaid, bridge } => bridges::set(context, known, *uaid, bridge).await,
         StoreOp::MarkRefused { uaid, registered, at } => bridges::mark(context, *uaid, *registered, Some(*at)).await,
         StoreOp::ClearRefused { uaid, registered } => bridges::mark(context, *uaid, *registered, None).await,
