@@ -176,7 +176,10 @@ impl Cluster {
         }
         self.marks.hit("debt: every session reads storage");
         for s in 0..self.nodes[n].shards.len() {
-            if self.breakage != Some(Breakage::DebtUnread) {
+            if !matches!(
+                self.breakage,
+                Some(Breakage::DebtUnread | Breakage::PassedRowUndoubted | Breakage::LackUnnoticed)
+            ) {
                 self.step(n, s, Input::ReadStorage)?;
             }
         }

@@ -315,9 +315,10 @@ pub(crate) enum Breakage {
     RowUnrenewed,
     /// No row is ever cleared.
     NothingIsCleared,
-    /// A session that passes a row by does not ask about its user.
+    /// A session that passes a row by does not ask about its user. A round of reads, which debts begin, would bring the
+    /// row: there is none.
     PassedRowUndoubted,
-    /// A session that passes a row by does not see that it lacks a registered channel.
+    /// A session that passes a row by does not see that it lacks a registered channel. There is no round either.
     LackUnnoticed,
     /// A message that turns up below low water is not saved again.
     BelowLowWaterStays,
