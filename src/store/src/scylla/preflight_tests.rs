@@ -88,13 +88,14 @@ async fn columns_that_are_missing_or_of_another_type_are_named() {
 #[ignore = "needs Cassandra: bench/check test"]
 async fn tables_of_another_version_are_refused() {
     let (config, session) = made().await;
-    // A cluster of the version before has no leases: one sentence, and one command makes it whole.
+    // A cluster of the first version has no leases and no debts: one sentence, and one command makes it whole.
     run(&session, &config, "DROP TABLE KS.lease").await;
+    run(&session, &config, "DROP TABLE KS.debt").await;
     run(&session, &config, "DELETE FROM KS.schema_version WHERE part = 'murre' AND version > 1").await;
     let said = faults(&session, &config).await;
-    let wanted = "are of version 1 and this murre needs 3; run `murre schema migrate`";
+    let wanted = "are of version 1 and this murre needs 4; run `murre schema migrate`";
     assert!(said.len() == 1 && said[0].contains(wanted), "{said:?}");
-    assert_eq!(migrate(&session, &config).await.unwrap(), [2, 3]);
+    assert_eq!(migrate(&session, &config).await.unwrap(), [2, 3, 4]);
     assert_eq!(faults(&session, &config).await, [""; 0]);
     run(&session, &config, "TRUNCATE KS.schema_version").await;
     let said = faults(&session, &config).await;
@@ -131,7 +132,8 @@ async fn replicas_that_are_not_there_are_counted() {
     let said = faults(&session, &config).await;
     assert!(said[0].contains("have fewer than 2 replicas up") && said[0].contains("1 of 1 database nodes"), "{said:?}");
     // `create` ended behind the tables of the first version.
-    assert!(said.len() == 2 && said[1].contains(".lease; run `murre schema create`"), "{said:?}");
+    assert!(said.len() == 3 && said[1].contains(".lease; run `murre schema create`"), "{said:?}");
+    assert!(said[2].contains(".debt; run `murre schema create`"), "{said:?}");
 }
 
 #[tokio::test]
