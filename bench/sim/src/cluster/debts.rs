@@ -176,10 +176,7 @@ impl Cluster {
         }
         self.marks.hit("debt: every session reads storage");
         for s in 0..self.nodes[n].shards.len() {
-            if !matches!(
-                self.breakage,
-                Some(Breakage::DebtUnread | Breakage::PassedRowUndoubted | Breakage::LackUnnoticed)
-            ) {
+            if self.breakage != Some(Breakage::DebtUnread) {
                 self.step(n, s, Input::ReadStorage)?;
             }
         }

@@ -315,11 +315,6 @@ pub(crate) enum Breakage {
     RowUnrenewed,
     /// No row is ever cleared.
     NothingIsCleared,
-    /// A session that passes a row by does not ask about its user. A round of reads, which debts begin, would bring the
-    /// row: there is none.
-    PassedRowUndoubted,
-    /// A session that passes a row by does not see that it lacks a registered channel. There is no round either.
-    LackUnnoticed,
     /// A message that turns up below low water is not saved again.
     BelowLowWaterStays,
     /// A node does not know a push again that it has refused.
