@@ -31,7 +31,7 @@ fn refused(output: &Output) -> String {
     last
 }
 
-/// The words that start a program with so much locked memory and without the capability that lifts the limit.
+/// The words that start a program with this limit of locked memory and without the capability that lifts the limit.
 fn with_locked_memory(kilobytes: u64) -> Vec<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();

@@ -1,5 +1,5 @@
-//! What other nodes owe this one (decision 0037): a node that has ended, or has lost notifications, leaves a row in the
-//! table of debts, and every session here reads storage then.
+//! Debts of other nodes to this one (decision 0037): a node that has ended, or has lost notifications, leaves a row in
+//! the table of debts, and every session here reads storage then.
 //! Lives on: the control plane.
 
 use std::sync::Arc;

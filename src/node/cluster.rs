@@ -153,7 +153,7 @@ impl Cluster {
     }
 
     /// Waits until every call is answered and every queued notification has arrived, for `SETTLE_TIME_MAX` at most.
-    /// What is owed then is left to the nodes that it is owed to, in the database. Then writes that this boot is over.
+    /// Debts that stay are left in the database to the nodes they are owed to. Then writes that this boot is over.
     pub(super) fn retire_boot(&self) {
         let settled = |within| {
             let until = Instant::now() + within;

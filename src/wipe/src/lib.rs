@@ -16,7 +16,7 @@ use std::hint::black_box;
 pub const STACK_BYTES: usize = 64 * 1_024;
 
 thread_local! {
-    /// What this thread frees is overwritten. Without a destructor, so that the allocator can read it at any time.
+    /// True if blocks that this thread frees are overwritten. Without a destructor: the allocator can always read it.
     static WIPES: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -22,7 +22,7 @@ pub struct PeerConfig {
     pub retry_queue_max: usize,
 }
 
-/// What the owner of the client must do. Ends come back to the client under the same URL.
+/// Work for the owner of the client. Ends come back to the client under the same URL.
 #[derive(Debug)]
 pub enum PeerAction<T> {
     /// Make this call. -> [`super::PeerClient::called`].

@@ -38,7 +38,7 @@ pub enum DebtTime {
     Ended,
 }
 
-/// What is written down for one node.
+/// Debts to one node that are written down.
 pub(super) struct Debt<T> {
     /// Time of the last write that took effect, and what it says.
     row: Option<(Instant, DebtTime)>,

@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, KeyLog, R
 
 use crate::scan::MASK;
 
-/// What the client says before it waits for the scan.
+/// Words of the client before it waits for the scan.
 pub const LAST_WORDS: &[u8] = b"look at me";
 
 pub fn every_suite() -> &'static [SupportedCipherSuite] {

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use super::*;
 use crate::ids::CallerAddress;
 
-/// Fills storage with one message of somebody else, so that this part of a million bytes is left.
+/// Fills storage with one message of another user, so that this part of a million bytes is left.
 fn scarce(mesh: &mut Mesh, left: u64) {
     let other = mesh.known_user(0);
     mesh.store.put(Arc::new(Message { payload: vec![0; 1_000_000].into(), ..message(other) }));

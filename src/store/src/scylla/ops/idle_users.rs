@@ -14,8 +14,8 @@ use super::read::sound;
 use super::users::{TimedRow, delete, has, read_timed};
 
 /// Drops a user that has no channel. Each row goes in the version that was read, so that a register on another node,
-/// which writes the record with its channel, stands beside it. Whoever writes first reads behind it: a subscription or
-/// a session that took the user for there has its record back.
+/// which writes the record with its channel, stands beside it. A writer that came first reads behind it: a subscription
+/// or a session that took the user for there has its record back.
 pub(super) async fn drop(context: &StatementContext<'_>, known: &UserCache, uaid: Uaid) -> Answer {
     let rows = read_timed(context, uaid).await?;
     let mut part = UserPart::default();
