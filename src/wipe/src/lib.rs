@@ -113,9 +113,10 @@ mod tests {
     static ALLOCATOR: Wiping = Wiping;
 
     /// Number of these bytes from an address on that are as [`secret`] made them, read past the rules of the language.
+    /// Eight in a row count: a single one may be part of an address that a later frame has left there.
     fn left(address: usize, bytes: &mut [u8]) -> usize {
         File::open("/proc/self/mem").unwrap().read_exact_at(bytes, address as u64).unwrap();
-        bytes.iter().filter(|byte| **byte == 0x5a).count()
+        bytes.chunk_by(|byte, next| byte == next).filter(|run| run.len() >= 8 && run[0] == 0x5a).map(<[u8]>::len).sum()
     }
 
     /// A block of a size that nothing else here takes. The allocator uses its first 16 bytes when it is free.
