@@ -315,6 +315,10 @@ pub(crate) enum Breakage {
     RowUnrenewed,
     /// No row is ever cleared.
     NothingIsCleared,
+    /// A session that passes a row by does not ask about its user.
+    PassedRowUndoubted,
+    /// A session that passes a row by does not see that it lacks a registered channel.
+    LackUnnoticed,
     /// A message that turns up below low water is not saved again.
     BelowLowWaterStays,
     /// A node does not know a push again that it has refused.
