@@ -228,7 +228,11 @@ fn a_process_ends_when_no_frame_waits_for_a_thaw() {
         assert!(!bench.shards[0].control.is_hibernated(), "a notification waits");
         set_live(&obstacle, false).unwrap();
         freeze(obstacle, record.tuple()).unwrap();
-        bench.until("all are frozen", |bench| bench.shards[0].control.is_hibernated());
+        bench.until("the frame has come, and all are frozen", |bench| {
+            bench.shards[0].hibernator.as_mut().unwrap().search_on_for_test();
+            client.lines() == 1 && bench.frozen() == 1
+        });
+        bench.until("the end", |bench| bench.shards[0].control.is_hibernated());
         assert_eq!((client.lines(), bench.frozen()), (1, 1));
         // Before the gate.
         drop(bench);
