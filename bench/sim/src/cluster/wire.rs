@@ -43,48 +43,30 @@ impl Cluster {
         self.calls_made += 1;
         let (id, from_boot) = (self.calls_made, self.nodes[from].id.boot);
         let gives_up_at = self.now + PATIENCE;
-        if let (PeerOp::Push { message, .. }, Stage::Out { .. }) = (&op, stage)
+        let asked = Some(asked);
+        let call = Call { id, from, from_boot, asked, op, stage, gives_up_at, given_at: 0, behind: None };
+        if let (PeerOp::Push { message, .. }, Stage::Out { .. }) = (&call.op, stage)
             && self.rng.network.permille(twice)
         {
             self.marks.hit("call: push, twice");
             let post = self.identify(message);
             post.into_iter().for_each(|post| self.posts[post].pushed_twice = true);
-            self.calls_made += 1;
             let slow = self.rng.network.permille(200);
             let within = if slow { 60 * SECOND } else { self.plan.delay + 1 };
-            let stage = Stage::Out { at: self.now + self.rng.network.below(within) };
-            let (id, op) = (self.calls_made, op.clone());
-            self.calls.push(Call {
-                id,
-                from,
-                from_boot,
-                asked: None,
-                op,
-                stage,
-                gives_up_at,
-                given_at: 0,
-                behind: None,
-            });
+            self.call_arrives_twice(&call, within);
         }
         if again {
             self.marks.hit("owed: said twice");
-            self.calls_made += 1;
-            let stage = Stage::Out { at: self.now + self.rng.network.below(60 * SECOND) };
-            let (id, op) = (self.calls_made, op.clone());
-            self.calls.push(Call {
-                id,
-                from,
-                from_boot,
-                asked: None,
-                op,
-                stage,
-                gives_up_at,
-                given_at: 0,
-                behind: None,
-            });
+            self.call_arrives_twice(&call, 60 * SECOND);
         }
-        let asked = Some(asked);
-        self.calls.push(Call { id, from, from_boot, asked, op, stage, gives_up_at, given_at: 0, behind: None });
+        self.calls.push(call);
+    }
+
+    /// A copy of a call, which nobody waits for, arrives within this time.
+    fn call_arrives_twice(&mut self, call: &Call, within: u64) {
+        self.calls_made += 1;
+        let stage = Stage::Out { at: self.now + self.rng.network.below(within) };
+        self.calls.push(Call { id: self.calls_made, asked: None, op: call.op.clone(), stage, ..*call });
     }
 
     /// Returns true if something can become of a call now.

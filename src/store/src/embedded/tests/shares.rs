@@ -43,6 +43,15 @@ fn offer(port: &mut BlockingStore, message: Message) -> bool {
     }
 }
 
+/// Offers messages of user 1, whose address has more than its share, until one is refused: the records are read by then.
+fn until_records_are_read(port: &mut BlockingStore) {
+    let mut nth = 1_000_000;
+    wait_until("the records are read", || {
+        nth += 1;
+        !offer(port, large(1, nth))
+    });
+}
+
 /// Offers messages, a hundred in one group; returns the number of those that were taken.
 fn offer_all(port: &mut BlockingStore, messages: impl Iterator<Item = Message>) -> u64 {
     let ops: Vec<_> = messages.map(|message| StoreOp::Publish { message: Arc::new(message), checked: false }).collect();
@@ -129,11 +138,7 @@ fn what_addresses_have_is_known_after_a_restart() {
     store.close();
     let store = scarce_again(dir.path());
     let mut port = port(&store);
-    let mut nth = 1_000_000;
-    wait_until("the records are read", || {
-        nth += 1;
-        !offer(&mut port, large(1, nth))
-    });
+    until_records_are_read(&mut port);
     made_from(&mut port, 5, ATTACKER);
     assert!(offer(&mut port, message(5, 2, 5_000)));
     // Acks give the room of the address back.
@@ -158,11 +163,7 @@ fn a_user_who_has_acked_may_have_more() {
     store.close();
     let store = scarce_again(dir.path());
     let mut port = port(&store);
-    let mut nth = 1_000_000;
-    wait_until("the records are read", || {
-        nth += 1;
-        !offer(&mut port, large(1, nth))
-    });
+    until_records_are_read(&mut port);
     let (acked, never) = (fill_small(&mut port, 5, 100), fill_small(&mut port, 6, 100));
     assert!(0 < never && 3 * never <= acked && acked < 100, "{acked} and {never} of 100 were taken");
 }
