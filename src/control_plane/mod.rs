@@ -64,6 +64,7 @@ pub use redirects::Redirects;
 pub use validity::{Validity, is_of_authority};
 pub use wake_up::WakeUpQueue;
 
+use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -167,7 +168,8 @@ impl ControlPlaneBuilder {
     /// # Errors
     /// If the operating system refuses the runtime or a signal handler.
     pub fn new(signals: bool, calls: OutgoingCalls) -> std::io::Result<ControlPlaneBuilder> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().on_thread_park(overwrite_stack).build()?;
         let (signal_sent, signal_came) = mpsc::channel();
         if signals {
             let _inside = runtime.enter();
@@ -410,13 +412,26 @@ async fn run(servers: [(Attended, Arc<AdminServer>); 2], mut stopped: watch::Rec
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Calls [`Host::refresh`] about once a second, for ever, and overwrites what connections have left on the stack.
+/// Calls [`Host::refresh`] about once a second, for ever, and lets [`overwrite_stack`] do its work as often.
 async fn refresh(host: Arc<dyn Host>) {
     let mut tick = tokio::time::interval(LOOK_INTERVAL);
     loop {
         tick.tick().await;
         host.refresh();
-        wipe::stack();
+        STACK_IS_DUE.set(true);
+    }
+}
+
+thread_local! {
+    /// True once a second, until the stack of the control plane is overwritten.
+    static STACK_IS_DUE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Overwrites what connections and calls have left on the stack. The runtime calls it where the thread would sleep, above
+/// the frames of every task: a task cannot reach what another one has left in frames as high as its own.
+fn overwrite_stack() {
+    if STACK_IS_DUE.take() {
+        wipe::stack::<{ wipe::RUNTIME_STACK_BYTES }>();
     }
 }
 

@@ -40,7 +40,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let worked = self.turn();
             // From here, because the frames of the turn lie below this one.
             if self.tls.take_leftovers() {
-                wipe::stack();
+                wipe::stack::<{ wipe::SHARD_STACK_BYTES }>();
             }
             if !worked {
                 self.park();

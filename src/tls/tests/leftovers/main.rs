@@ -62,7 +62,7 @@ fn leaves_nothing(suite: &str) {
 fn turn(tls: &mut ShardTls, socket: &mut TcpStream) -> Vec<u8> {
     let plain = receive_and_answer(tls, socket);
     if tls.take_leftovers() {
-        wipe::stack();
+        wipe::stack::<{ wipe::SHARD_STACK_BYTES }>();
     }
     plain
 }
