@@ -427,8 +427,8 @@ thread_local! {
     static STACK_IS_DUE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Overwrites what connections and calls have left on the stack. The runtime calls it where the thread would sleep, above
-/// the frames of every task: a task cannot reach what another one has left in frames as high as its own.
+/// Overwrites what connections and calls have left on the stack. The runtime calls it where the thread would sleep,
+/// above the frames of every task: a task cannot reach what another one has left in frames as high as its own.
 fn overwrite_stack() {
     if STACK_IS_DUE.take() {
         wipe::stack::<{ wipe::RUNTIME_STACK_BYTES }>();

@@ -43,7 +43,8 @@ fn offer(port: &mut BlockingStore, message: Message) -> bool {
     }
 }
 
-/// Offers messages of user 1, whose address has more than its share, until one is refused: the records are read by then.
+/// Offers messages of user 1, whose address has more than its share, until one is refused: the records are read by
+/// then.
 fn until_records_are_read(port: &mut BlockingStore) {
     let mut nth = 1_000_000;
     wait_until("the records are read", || {
