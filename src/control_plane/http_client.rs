@@ -306,8 +306,7 @@ pub(crate) fn client_config(ca: Option<&Path>) -> std::io::Result<ClientConfig> 
 }
 
 fn with_roots(roots: RootCertStore) -> ClientConfig {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ClientConfig::builder_with_provider(provider)
+    ClientConfig::builder_with_provider(Arc::new(tls::provider()))
         .with_safe_default_protocol_versions()
         // Invariant: this provider has cipher suites for TLS 1.2 and 1.3; every test over TLS comes through here.
         .expect("the provider suits the protocol versions")

@@ -4,9 +4,10 @@
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Metrics with one label. The name of a number is that of the metric with the value of the label behind it.
-const LABELLED: [(&str, &str); 4] = [
+const LABELLED: [(&str, &str); 5] = [
     labelled("tls_alerts_sent", "alert"),
     labelled("tls_handshakes_failed", "reason"),
+    labelled("tls_key_exchanges", "group"),
     labelled("forward", "status"),
     labelled("bridge_users_removed", "reason"),
 ];
@@ -69,6 +70,7 @@ mod tests {
             tls_handshakes_full_1_3: 4,
             tls_handshakes_resumed_1_3: 5,
             tls_handshakes_full_1_2: 6,
+            tls_key_exchanges_x25519mlkem768: 7,
             tls_handshakes_resumed: 5,
             tls_handshakes_tls_1_2: 6,
             ..TlsStats::default()
@@ -85,6 +87,8 @@ mod tests {
             "murre_tls_handshakes_total{version=\"1.3\",kind=\"resumed\",shard=\"0\"} 5",
             "murre_tls_handshakes_total{version=\"1.2\",kind=\"full\",shard=\"0\"} 6",
             "murre_tls_handshakes_total{version=\"1.2\",kind=\"resumed\",shard=\"0\"} 0",
+            "murre_tls_key_exchanges_total{group=\"x25519mlkem768\",shard=\"0\"} 7",
+            "murre_tls_key_exchanges_total{group=\"x25519\",shard=\"0\"} 0",
             "# HELP murre_tls_handshakes_resumed_total Deprecated: use murre_tls_handshakes_total",
             "murre_tls_handshakes_resumed_total{shard=\"0\"} 5",
             "# HELP murre_tls_handshakes_tls_1_2_total Deprecated: use murre_tls_handshakes_total",
@@ -92,7 +96,7 @@ mod tests {
         ] {
             assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
         }
-        for metric in ["alerts_sent", "handshakes_failed", "handshakes"] {
+        for metric in ["alerts_sent", "handshakes_failed", "handshakes", "key_exchanges"] {
             assert_eq!(text.matches(&format!("# TYPE murre_tls_{metric}_total counter\n")).count(), 1, "{text}");
         }
     }

@@ -12,6 +12,7 @@ use shards::ports::Port;
 use shards::tls::PLAINTEXT_MAX;
 
 use crate::handshake::{CatchSecrets, Secrets, catch_secrets, encode};
+use crate::key_exchange::provider;
 use crate::keys::{Direction, Suite};
 use crate::record::{HEADER_LEN, Header, Limit, Opened, Session};
 
@@ -48,7 +49,7 @@ pub fn client_config(ca: &Path) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     let read = CertificateDer::pem_file_iter(ca).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     roots.add_parsable_certificates(read.map_err(|error| format!("{}: cannot be read: {error}", ca.display()))?);
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| format!("TLS 1.3 is not available: {error}"))?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())

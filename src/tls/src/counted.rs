@@ -1,5 +1,6 @@
 //! Counters of alerts by description and of failed handshakes by reason, as `/metrics` shows them.
 
+use rustls::NamedGroup;
 use shards::tls::TlsStats;
 
 /// Reason for which a handshake failed.
@@ -20,8 +21,18 @@ pub(crate) enum Failure {
     Internal,
 }
 
+/// Kind of a completed handshake.
+#[derive(Clone, Copy)]
+pub(crate) struct Completed {
+    /// An earlier connection was resumed.
+    pub is_resumed: bool,
+    /// Group of the key exchange.
+    pub group: Option<NamedGroup>,
+}
+
 /// Counts a completed handshake.
-pub(crate) fn count_completed(stats: &mut TlsStats, is_tls12: bool, is_resumed: bool) {
+pub(crate) fn count_completed(stats: &mut TlsStats, is_tls12: bool, completed: Completed) {
+    let Completed { is_resumed, group } = completed;
     let counter = match (is_tls12, is_resumed) {
         (false, false) => &mut stats.tls_handshakes_full_1_3,
         (false, true) => &mut stats.tls_handshakes_resumed_1_3,
@@ -31,6 +42,14 @@ pub(crate) fn count_completed(stats: &mut TlsStats, is_tls12: bool, is_resumed: 
     *counter += 1;
     stats.tls_handshakes_resumed += u64::from(is_resumed);
     stats.tls_handshakes_tls_1_2 += u64::from(is_tls12);
+    let exchanges = match group {
+        Some(NamedGroup::X25519MLKEM768) => &mut stats.tls_key_exchanges_x25519mlkem768,
+        Some(NamedGroup::X25519) => &mut stats.tls_key_exchanges_x25519,
+        Some(NamedGroup::secp256r1) => &mut stats.tls_key_exchanges_secp256r1,
+        Some(NamedGroup::secp384r1) => &mut stats.tls_key_exchanges_secp384r1,
+        _ => return,
+    };
+    *exchanges += 1;
 }
 
 /// Counts a fatal alert by its description (RFC 8446 section 6).

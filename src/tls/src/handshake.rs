@@ -11,7 +11,7 @@ use shards::ports::Port;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::challenges::ACME_TLS;
-use crate::counted::Failure;
+use crate::counted::{Completed, Failure};
 use crate::keys::{Direction, SECRET_MAX, Suite, TAG_LEN};
 use crate::record::{ALERT, APPLICATION_DATA, Alert, HANDSHAKE, HEADER_LEN, Session};
 
@@ -171,10 +171,11 @@ impl Handshake {
         self.conn.alpn_protocol() == Some(ACME_TLS)
     }
 
-    /// Takes over the secrets after [`Step::Finished`], and says if an earlier connection was resumed. `None` if they
-    /// are not of the suite that was negotiated: then the connection must end.
-    pub(crate) fn finish(self) -> Option<(Session, bool)> {
+    /// Takes over the secrets after [`Step::Finished`], and says what kind of handshake it was. `None` if they are not
+    /// of the suite that was negotiated: then the connection must end.
+    pub(crate) fn finish(self) -> Option<(Session, Completed)> {
         let is_resumed = self.conn.handshake_kind() == Some(HandshakeKind::Resumed);
+        let group = self.conn.negotiated_key_exchange_group().map(|group| group.name());
         let (extracted, kernel) = self.conn.dangerous_into_kernel_connection().ok()?;
         let suite = Suite::of(kernel.negotiated_cipher_suite().suite())?;
         let (client, server) = match &self.secrets {
@@ -185,7 +186,7 @@ impl Handshake {
         let read = Direction::extracted(suite, client, &extracted.rx)?;
         let write = Direction::extracted(suite, server, &extracted.tx)?;
         debug_assert!(read.is_derived(suite) && write.is_derived(suite), "the secrets that rustls told are others");
-        self.held.is_empty().then(|| (Session::new(suite, self.port, read, write), is_resumed))
+        self.held.is_empty().then(|| (Session::new(suite, self.port, read, write), Completed { is_resumed, group }))
     }
 
     /// Appends a fatal alert that rustls does not know of. The server seals with its traffic secret from its Finished

@@ -5,8 +5,8 @@
 //! owns no socket, and the crate `shards` knows no key.
 //!
 //! Read in this order: `shard` (states of a connection), `handshake`, `record`, `keys`; then `server` with
-//! `certificate`, `authorities`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `counted`
-//! (metrics), `table` (memory), `client` (load generators).
+//! `certificate`, `authorities`, `challenges` and `tickets` (settings), `key_exchange` (ML-KEM beside X25519), `first`
+//! (bytes that are no TLS), `counted` (metrics), `table` (memory), `client` (load generators).
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod client;
 mod counted;
 mod first;
 mod handshake;
+mod key_exchange;
 mod keys;
 mod record;
 mod server;
@@ -29,6 +30,7 @@ pub use certificate::{Certificate, MARKED_AS_AUTHORITY, Setting, Unusable, distr
 pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};
 pub use first::First;
+pub use key_exchange::{X25519MLKEM768, provider};
 pub use server::{MinVersion, ServerTls, Settings, UnknownName};
 pub use shard::ShardTls;
 pub use tickets::TicketKey;

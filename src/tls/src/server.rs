@@ -14,6 +14,7 @@ use crate::authorities::Authorities;
 use crate::certificate::Certificate;
 use crate::challenges::{ACME_TLS, AlpnChallenges, is_challenge};
 use crate::handshake::{CatchSecrets, FLIGHT_CERTIFICATES_MAX, FLIGHT_MAX};
+use crate::key_exchange::provider;
 use crate::tickets::{TicketKey, Tickets};
 
 /// Certificate for a client that names a host of which there is none (`tls.unknown_name`).
@@ -121,7 +122,7 @@ fn config_of(settings: Settings) -> Result<Arc<ServerConfig>, String> {
     let answers_challenges = challenges.is_some();
     let resolver = ByName::new(&certificates, unknown_name, challenges);
     let versions = if min_version == MinVersion::Tls12 { ALL_VERSIONS } else { &[&TLS13] };
-    let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(versions)
         .map_err(|error| format!("TLS is not available: {error}"))?;
     let builder = match clients {

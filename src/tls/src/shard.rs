@@ -163,11 +163,11 @@ impl ShardTls {
         self.stats.tls_handshakes_in_flight -= 1;
         self.leftovers = true;
         let is_challenge = handshake.is_challenge();
-        let Some((mut session, is_resumed)) = wipe::freed(|| handshake.finish()) else {
+        let Some((mut session, completed)) = wipe::freed(|| handshake.finish()) else {
             self.handshake_failed(slot, port, Failure::Internal, "the secrets of the connection are not of its suite");
             return failed(0, bytes);
         };
-        count_completed(&mut self.stats, session.is_tls12(), is_resumed);
+        count_completed(&mut self.stats, session.is_tls12(), completed);
         self.stats.node_tls_handshakes += u64::from(port == Port::Node);
         if is_challenge {
             session.close_notify(wire);

@@ -8,11 +8,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{KeyPair, PKCS_RSA_SHA256};
 use ring::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::{ALL_CIPHER_SUITES, default_provider};
+use rustls::crypto::ring::ALL_CIPHER_SUITES;
+use rustls::crypto::{ActiveKeyExchange, CryptoProvider, SharedSecret, SupportedKxGroup};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, KeyLog, RootCertStore, SupportedCipherSuite};
+use rustls::{
+    ClientConfig, ClientConnection, ConnectionTrafficSecrets, Error, KeyLog, NamedGroup, RootCertStore,
+    SupportedCipherSuite,
+};
 
 use crate::scan::MASK;
 
@@ -36,7 +39,10 @@ pub fn pem(label: &str, der: &[u8]) -> String {
 pub fn run(address: &str, certificate: &str, suite: &str) {
     let suite = *every_suite().iter().find(|known| format!("{:?}", known.suite()) == suite).unwrap();
     let logged = Arc::new(Logged::default());
-    let provider = CryptoProvider { cipher_suites: vec![suite], ..default_provider() };
+    let mut provider = CryptoProvider { cipher_suites: vec![suite], ..tls::provider() };
+    if suite.tls13().is_some() {
+        provider.kx_groups = vec![&TellingGroup];
+    }
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
     let builder =
@@ -133,6 +139,40 @@ fn expand(secret: &[u8], label: &[u8], len: usize) -> Vec<u8> {
 fn show(kind: &str, secret: &[u8]) {
     let hex: String = secret.iter().map(|byte| format!("{:02x}", byte ^ MASK)).collect();
     println!("{kind}: {hex}");
+}
+
+/// ML-KEM beside X25519, whose secrets it tells.
+#[derive(Debug)]
+struct TellingGroup;
+
+impl SupportedKxGroup for TellingGroup {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        Ok(Box::new(TellingExchange(tls::X25519MLKEM768.start()?)))
+    }
+
+    fn name(&self) -> NamedGroup {
+        tls::X25519MLKEM768.name()
+    }
+}
+
+struct TellingExchange(Box<dyn ActiveKeyExchange>);
+
+impl ActiveKeyExchange for TellingExchange {
+    fn complete(self: Box<Self>, share: &[u8]) -> Result<SharedSecret, Error> {
+        let secret = self.0.complete(share)?;
+        let (ml_kem, x25519) = secret.secret_bytes().split_at(32);
+        show("secret of ML-KEM", ml_kem);
+        show("secret of X25519", x25519);
+        Ok(secret)
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        self.0.pub_key()
+    }
+
+    fn group(&self) -> NamedGroup {
+        self.0.group()
+    }
 }
 
 #[derive(Default, Debug)]

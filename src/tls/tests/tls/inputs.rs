@@ -129,7 +129,7 @@ fn a_plain_http_request_is_told_to_use_https() {
 }
 
 /// Gives the client's bytes of one flight to a server, and returns the alert that the client reads.
-fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
+pub fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
     let (next, wire) = pair.give(bytes);
     assert_eq!((next, pair.server.stage(SLOT)), (Next::Failed, Stage::Failed));
     let stats = pair.server.stats();
@@ -143,6 +143,7 @@ fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
         AlertDescription::NoApplicationProtocol => ("no_application_protocol", "protocol"),
         AlertDescription::BadRecordMac => ("bad_record_mac", "record"),
         AlertDescription::RecordOverflow => ("record_overflow", "record"),
+        AlertDescription::IllegalParameter => ("illegal_parameter", "message"),
         AlertDescription::DecodeError => ("decode_error", "message"),
         AlertDescription::DecryptError => ("decrypt_error", "message"),
         other => panic!("{other:?}"),

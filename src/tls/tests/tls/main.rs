@@ -1,6 +1,7 @@
 //! The crate against rustls as the client: handshakes, records, moves, tickets and bad input.
 
 mod challenges;
+mod groups;
 mod handshakes;
 mod inputs;
 mod moves;

@@ -115,7 +115,7 @@ impl Papers {
     }
 
     pub fn client(&self, suites: &[SupportedCipherSuite]) -> ClientConfig {
-        let provider = CryptoProvider { cipher_suites: suites.to_vec(), ..rustls::crypto::ring::default_provider() };
+        let provider = CryptoProvider { cipher_suites: suites.to_vec(), ..tls::provider() };
         self.client_of(provider)
     }
 
