@@ -2,16 +2,16 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token, event::Event};
 
-use ::tls::client_config;
 use murre::client::http;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use crate::target::ClientTls;
 
 /// Tokens of publishers start here.
 pub const TOKEN_BASE: usize = 1 << 40;
@@ -54,10 +54,10 @@ pub struct Publishers {
 }
 
 impl Publishers {
-    /// Opens `count` connections; over TLS with a file of trusted certificates and the name of the server.
+    /// Opens `count` connections.
     pub fn connect(
         address: SocketAddr,
-        tls: Option<(PathBuf, String)>,
+        tls: Option<ClientTls>,
         count: usize,
         registry: &Registry,
     ) -> io::Result<Publishers> {
@@ -163,11 +163,10 @@ impl Publisher {
     }
 }
 
-/// TLS of a client that trusts the certificates in this file, with the name of the server.
-pub fn tls(of: Option<(PathBuf, String)>) -> io::Result<Option<Tls>> {
-    let tls = of.map(|(ca, name)| -> io::Result<Tls> {
-        let config = client_config(&ca).map_err(io::Error::other)?;
-        Ok((Arc::new(config), ServerName::try_from(name).map_err(io::Error::other)?))
+/// TLS of a client, and the name of the server.
+pub fn tls(of: Option<ClientTls>) -> io::Result<Option<Tls>> {
+    let tls = of.map(|tls| -> io::Result<Tls> {
+        Ok((Arc::new(tls.config()?), ServerName::try_from(tls.name).map_err(io::Error::other)?))
     });
     tls.transpose()
 }

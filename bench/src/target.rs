@@ -5,6 +5,9 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rustls::ClientConfig;
+use tls::{classical_client_config, client_config};
+
 use crate::report::Report;
 use crate::result::names;
 
@@ -24,6 +27,28 @@ pub struct Ramp {
     pub ramp_rate: Option<f64>,
 }
 
+/// TLS of user agents and app servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientTls {
+    /// File of trusted certificates.
+    pub ca: PathBuf,
+    /// Name of the server.
+    pub name: String,
+    /// ML-KEM is offered beside X25519.
+    pub has_ml_kem: bool,
+}
+
+impl ClientTls {
+    /// The configuration of a client.
+    ///
+    /// # Errors
+    /// If the file of certificates cannot be used.
+    pub fn config(&self) -> io::Result<ClientConfig> {
+        let config = if self.has_ml_kem { client_config(&self.ca) } else { classical_client_config(&self.ca) };
+        config.map_err(io::Error::other)
+    }
+}
+
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Target {
@@ -40,6 +65,9 @@ pub struct Target {
     /// Speak TLS to `--ws` and `--endpoint`, and trust the certificates in this PEM file.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+    /// Offer key exchanges without ML-KEM only, as older clients do.
+    #[arg(long, requires = "ca")]
+    pub no_ml_kem: bool,
     /// Name of the server in its certificate; that of the URL when absent, or localhost.
     #[arg(long, value_name = "NAME", default_value = "")]
     pub tls_name: String,
@@ -82,18 +110,18 @@ impl Target {
 }
 
 impl Target {
-    /// The file of trusted certificates and the name of the server, if both ends speak TLS.
+    /// TLS of the clients, if both ends speak it.
     ///
     /// # Errors
     /// One end is named by a URL of TLS and no certificate is trusted, or by one of plain text and some are.
-    pub fn tls(&self) -> io::Result<Option<(PathBuf, String)>> {
+    pub fn tls(&self) -> io::Result<Option<ClientTls>> {
         let all = || self.ws.iter().chain([&self.endpoint]);
         if all().any(|listener| listener.tls.is_some_and(|tls| tls != self.ca.is_some())) {
             return Err(io::Error::other("cannot choose TLS: wss:// and https:// need --ca, and others exclude it"));
         }
         let of_url = || all().find_map(|listener| listener.name.clone()).unwrap_or_else(|| "localhost".to_owned());
         let name = if self.tls_name.is_empty() { of_url() } else { self.tls_name.clone() };
-        Ok(self.ca.clone().map(|ca| (ca, name)))
+        Ok(self.ca.clone().map(|ca| ClientTls { ca, name, has_ml_kem: !self.no_ml_kem }))
     }
 
     /// The listeners for user agents.
@@ -178,20 +206,24 @@ mod tests {
         let target = parsed(&["--ws", ws, "--endpoint", endpoint, "--ca", "a.pem"]).unwrap();
         assert_eq!(target.ws_addresses(), ["127.0.0.1:8443".parse().unwrap()]);
         assert_eq!(target.endpoint.address, "[::1]:443".parse().unwrap());
-        assert_eq!(target.tls().unwrap(), Some(("a.pem".into(), "127.0.0.1".to_owned())));
+        let tls = |name: &str| ClientTls { ca: "a.pem".into(), name: name.to_owned(), has_ml_kem: true };
+        assert_eq!(target.tls().unwrap(), Some(tls("127.0.0.1")));
         let named = ["--ws", ws, "--endpoint", endpoint, "--ca", "a.pem", "--tls-name", "push.example"];
-        assert_eq!(parsed(&named).unwrap().tls().unwrap().unwrap().1, "push.example");
+        assert_eq!(parsed(&named).unwrap().tls().unwrap(), Some(tls("push.example")));
         let plain = parsed(&["--ws", "127.0.0.1:1,ws://127.0.0.1:2", "--endpoint", "http://127.0.0.1"]).unwrap();
         assert_eq!((plain.ws.len(), plain.endpoint.address.port()), (2, 80));
         assert_eq!(plain.tls().unwrap(), None);
         let addresses = parsed(&["--ca", "a.pem"]).unwrap();
-        assert_eq!(addresses.tls().unwrap(), Some(("a.pem".into(), "localhost".to_owned())));
+        assert_eq!(addresses.tls().unwrap(), Some(tls("localhost")));
+        let classical = parsed(&["--ca", "a.pem", "--no-ml-kem"]).unwrap();
+        assert_eq!(classical.tls().unwrap(), Some(ClientTls { has_ml_kem: false, ..tls("localhost") }));
     }
 
     #[test]
     fn urls_and_certificates_that_do_not_fit_are_refused() {
         assert!(parsed(&["--ws", "wss://127.0.0.1:1"]).unwrap().tls().is_err());
         assert!(parsed(&["--ws", "ws://127.0.0.1:1", "--ca", "a.pem"]).unwrap().tls().is_err());
+        assert!(parsed(&["--no-ml-kem"]).is_none());
         for bad in ["", "127.0.0.1", "ftp://127.0.0.1", "wss://", "wss://127.0.0.1:1/path", "wss://127.0.0.1:99999"] {
             assert!(parsed(&["--ws", bad]).is_none(), "{bad}");
         }

@@ -35,6 +35,7 @@ impl Fleet {
             ws: vec![world.server.websocket().into()],
             sources: Some(3),
             ca: None,
+            no_ml_kem: false,
             tls_name: String::new(),
             endpoint: world.server.endpoint().into(),
             admin: None,

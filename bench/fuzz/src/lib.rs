@@ -6,7 +6,7 @@ use rcgen::{CertificateParams, KeyPair};
 use shards::ports::Port;
 use shards::tls::{Next, Received, Stage, Tls as _};
 use tempfile::TempDir;
-use tls::{Certificate, Clients, MinVersion, ServerTls, Settings, ShardTls, UnknownName};
+use tls::{Certificate, Clients, MinVersion, ServerTls, Settings, ShardTls, UnknownName, client_config};
 
 /// Slot of the connection at the server.
 const SLOT: u32 = 7;
@@ -76,7 +76,8 @@ impl Server {
 
 /// A client that trusts the server.
 pub fn client() -> Clients {
-    Clients::new(&PAPERS.path().join("cert.pem"), "localhost", 1).unwrap()
+    let config = client_config(&PAPERS.path().join("cert.pem")).unwrap();
+    Clients::new(config, "localhost", 1).unwrap()
 }
 
 /// A server and a client behind their handshake.

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -17,6 +16,7 @@ use super::endpoints::Endpoints;
 use super::event::{AgentEvent, End, Plan};
 use super::ring::{Cut, Rings, Short, Span, Spans, Wire};
 use super::user_data::{ConnKey, Done, Kind};
+use crate::target::ClientTls;
 
 /// Servers to which agents connect, and the number of agents.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub struct Options {
     pub in_flight_max: usize,
     /// Sockets of one ring: at most the soft limit of open files.
     pub table: u32,
-    /// Agents speak TLS: the file of trusted certificates and the name of the server.
-    pub tls: Option<(PathBuf, String)>,
+    /// Agents speak TLS.
+    pub tls: Option<ClientTls>,
 }
 
 /// All of them. Agents are named by `0..count`.
@@ -86,8 +86,8 @@ impl Agents {
         }
         let wire = Wire::new(&options.servers, options.sources, options.count, options.tls.is_none());
         let rings = Rings::new(wire, options.count, options.table)?;
-        let clients = |(ca, name): &(PathBuf, String)| Clients::new(ca, name, options.count);
-        let tls = options.tls.as_ref().map(clients).transpose().map_err(io::Error::other)?;
+        let clients = |tls: &ClientTls| Clients::new(tls.config()?, &tls.name, options.count).map_err(io::Error::other);
+        let tls = options.tls.as_ref().map(clients).transpose()?;
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Ok(Agents {
             plan,

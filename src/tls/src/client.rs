@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
@@ -46,22 +48,33 @@ pub struct Heard {
 /// # Errors
 /// One sentence that names the file.
 pub fn client_config(ca: &Path) -> Result<ClientConfig, String> {
+    config_with(provider(), ca)
+}
+
+/// As [`client_config`], of a client that knows no ML-KEM.
+///
+/// # Errors
+/// One sentence that names the file.
+pub fn classical_client_config(ca: &Path) -> Result<ClientConfig, String> {
+    config_with(default_provider(), ca)
+}
+
+fn config_with(provider: CryptoProvider, ca: &Path) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     let read = CertificateDer::pem_file_iter(ca).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     roots.add_parsable_certificates(read.map_err(|error| format!("{}: cannot be read: {error}", ca.display()))?);
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider()))
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| format!("TLS 1.3 is not available: {error}"))?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 impl Clients {
-    /// `count` clients of the server of this name that trust the certificates in `ca`. They resume nothing.
+    /// `count` clients of the server of this name. They resume nothing.
     ///
     /// # Errors
-    /// One sentence that names the file or the name.
-    pub fn new(ca: &Path, name: &str, count: usize) -> Result<Clients, String> {
-        let mut config = client_config(ca)?;
+    /// One sentence that names the name.
+    pub fn new(mut config: ClientConfig, name: &str, count: usize) -> Result<Clients, String> {
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(CatchSecrets);
         config.resumption = Resumption::disabled();

@@ -28,7 +28,7 @@ mod tickets;
 pub use authorities::Authorities;
 pub use certificate::{Certificate, MARKED_AS_AUTHORITY, Setting, Unusable, distrust};
 pub use challenges::{ACME_TLS, AlpnChallenges};
-pub use client::{Clients, Heard, client_config};
+pub use client::{Clients, Heard, classical_client_config, client_config};
 pub use first::First;
 pub use key_exchange::{X25519MLKEM768, provider};
 pub use server::{MinVersion, ServerTls, Settings, UnknownName};
