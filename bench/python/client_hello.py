@@ -1,5 +1,6 @@
 """A ClientHello byte by byte (RFC 8446 section 4.1.2), for what openssl s_client cannot offer, and the first answer."""
 
+import hashlib
 import os
 import socket
 import struct
@@ -23,13 +24,19 @@ def numbers(*values):
     return b"".join(value.to_bytes(2, "big") for value in values)
 
 
-def share(group):
+def public_key(group):
     """A public key of a group. That of a group which the server does not know may be any bytes."""
-    if group == X25519:
-        key = x25519.X25519PrivateKey.generate().public_key()
-        data = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    else:
-        data = os.urandom({X25519_MLKEM_768: 1216}.get(group, 65))
+    if group not in (X25519, X25519_MLKEM_768):
+        return os.urandom(65)
+    key = x25519.X25519PrivateKey.generate().public_key()
+    data = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    # Coefficients of zero: an encapsulation key, whose private key nobody has.
+    return data if group == X25519 else bytes(1152) + os.urandom(32) + data
+
+
+def share(entry):
+    """The share of a group, or of a pair of a group and bytes."""
+    group, data = entry if isinstance(entry, tuple) else (entry, public_key(entry))
     return numbers(group) + block(data)
 
 
@@ -60,18 +67,27 @@ def client_hello(
 
 
 def answer(address, data):
-    """Sends bytes to a new connection, and returns all that comes back until the server closes it. After a ServerHello
-    it does not wait for more."""
+    """Sends bytes to a new connection, and returns all that comes back until the server closes it. After the record
+    of a ServerHello it does not wait for more."""
     heard = b""
     with socket.create_connection(address, timeout=PATIENCE) as stream:
         stream.sendall(data)
         try:
-            while not (heard[:1] == bytes([HANDSHAKE]) and len(heard) > 200) and (piece := stream.recv(65536)):
+            while not (heard[:1] == bytes([HANDSHAKE]) and is_whole(heard)) and (piece := stream.recv(65536)):
                 heard += piece
         except ConnectionResetError:
             # The server closed while bytes of the client were unread.
             pass
     return heard
+
+
+def is_whole(record):
+    return len(record) >= 5 and len(record) >= 5 + int.from_bytes(record[3:5], "big")
+
+
+def is_retry(heard):
+    """True if a ServerHello is a HelloRetryRequest (RFC 8446 section 4.1.3)."""
+    return heard[11:43] == hashlib.sha256(b"HelloRetryRequest").digest()
 
 
 def alert_of(heard):

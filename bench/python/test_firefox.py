@@ -209,6 +209,7 @@ def test_firefox_receives_over_wss_and_resumes_by_its_ticket_after_a_restart(tls
         made = server.number("tls_handshakes_total")
         resumed = server.number('tls_handshakes_total{version="1.3",kind="resumed"')
         assert made >= 1 and resumed == (made if has_key else 0), (made, resumed)
+        assert server.number('tls_key_exchanges_total{group="x25519mlkem768"') == made
         receive(text)
     assert firefox.user_agent_id() == user_agent != ""
     assert firefox.unheard() == [], "a message came twice, or the subscription was lost"

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from client_hello import HEARTBEAT, RENEGOTIATION_INFO, SUPPORTED_VERSIONS, X25519, X25519_MLKEM_768
-from client_hello import alert_of, answer, client_hello, server_hello
+from client_hello import alert_of, answer, client_hello, is_retry, server_hello
 from tls_front import make_certificate
 from tls_server import PATIENCE, TLS_PORTS, Client, TlsServer, get
 
@@ -159,10 +159,19 @@ def test_unknown_names_get_the_first_certificate_on_demand(nodes):
     assert "subject=CN = 127." in connect(nodes[1], "-servername", "other.example")
 
 
+def hybrid(data):
+    """The offer of X25519MLKEM768 alone, with this share."""
+    return {"groups": [X25519_MLKEM_768], "shares": [(X25519_MLKEM_768, data)]}
+
+
 # Offers that s_client of OpenSSL 3.0 cannot make.
 RAW_REFUSED = {
     "SSL 3.0": ({"record_version": 0x0300, "version": 0x0300, "versions": ()}, NO_COMMON_VERSION),
-    "group X25519MLKEM768": ({"groups": [X25519_MLKEM_768], "shares": [X25519_MLKEM_768]}, NO_COMMON_PARAMETER),
+    "share of X25519MLKEM768 with coefficients that are none": (hybrid(b"\xff" * 1184 + b"\x09" + bytes(31)), ILLEGAL),
+    "share of X25519MLKEM768 that is too short": (hybrid(bytes(1215)), ILLEGAL),
+    "share of X25519MLKEM768 that is too long": (hybrid(bytes(1217)), ILLEGAL),
+    "share of X25519MLKEM768 whose point has a low order": (hybrid(bytes(1216)), ILLEGAL),
+    "share of X25519 that has a low order": ({"shares": [(X25519, bytes(32))]}, ILLEGAL),
     "compression alone": ({"compressions": [1]}, ILLEGAL),
     "compression beside none": ({"compressions": [1, 0]}, ILLEGAL),
 }
@@ -173,12 +182,20 @@ def test_a_raw_hello_is_refused(server, hello, alert):
     assert alert_of(answer((server.host, TLS_PORTS["endpoint"]), client_hello(**hello))) == alert
 
 
-def test_a_hybrid_group_is_passed_over_and_old_extensions_are_not_answered(server):
+def test_the_hybrid_group_is_taken_and_old_extensions_are_not_answered(server):
     groups = [X25519_MLKEM_768, X25519]
     old = [(HEARTBEAT, b"\1"), (RENEGOTIATION_INFO, b"\0")]
     hello = client_hello(groups=groups, shares=groups, extensions=old)
-    suite, group, others = server_hello(answer((server.host, TLS_PORTS["endpoint"]), hello))
-    assert (suite, group, list(others)) == (0x1301, X25519, [SUPPORTED_VERSIONS])
+    heard = answer((server.host, TLS_PORTS["endpoint"]), hello)
+    suite, group, others = server_hello(heard)
+    assert (suite, group, list(others)) == (0x1301, X25519_MLKEM_768, [SUPPORTED_VERSIONS])
+    assert not is_retry(heard)
+
+
+@pytest.mark.parametrize("groups, retry", [([X25519, X25519_MLKEM_768], False), ([X25519_MLKEM_768, X25519], True)])
+def test_a_client_that_sends_x25519_alone_is_asked_for_the_hybrid_group_only_if_it_prefers_it(server, groups, retry):
+    heard = answer((server.host, TLS_PORTS["endpoint"]), client_hello(groups=groups, shares=[X25519]))
+    assert (server_hello(heard)[1], is_retry(heard)) == (groups[0], retry)
 
 
 def ticket(server, path):

@@ -1,0 +1,3 @@
+module murre/bench/go/handshake
+
+go 1.26
