@@ -2,14 +2,15 @@
 //! timers. The crate `machine` decides, this crate carries out.
 //!
 //! Nothing mutable is shared between shards but the counts of [`strangers`]: they talk through bounded [`mailbox`]
-//! lanes. [`ring`] moves bytes, [`reactor`] drives machine and ring, [`ledger`] survives `kill -9`, [`thread`] pins and
-//! starts, [`process_clock`] reads the host's clock. Bytes get their meaning in the root package, through [`ports`],
-//! and cryptography is behind [`tls`].
+//! lanes. [`ring`] moves bytes, or `poll` where there is no io_uring, [`reactor`] drives machine and ring, [`ledger`]
+//! survives `kill -9`, [`thread`] pins and starts, [`process_clock`] reads the host's clock. Bytes get their meaning in
+//! the root package, through [`ports`], and cryptography is behind [`tls`].
 //!
 //! Read in this order: `ports`, `reactor`, `ring`.
 
 pub mod ledger;
 pub mod mailbox;
+mod poll;
 pub mod ports;
 pub mod quota;
 pub mod reactor;

@@ -17,7 +17,7 @@ use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor};
-use crate::ring::{ProbeError, raise_limits};
+use crate::ring::{PlaneKind, ProbeError, raise_limits};
 use crate::tls::Tls;
 use machine::ids::ShardId;
 use machine::stats::Board;
@@ -220,6 +220,7 @@ impl<E: Edge> ShardThread<E> {
             return 0;
         }
         let waker = Arc::clone(mailbox.waker());
+        let (shard, kind) = (mailbox.shard(), setup.limits.kind);
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
             machine: make(setup.machine),
@@ -241,7 +242,13 @@ impl<E: Edge> ShardThread<E> {
         let mut reactor = match reactor {
             Ok(reactor) => reactor,
             Err(error) => {
-                let _ = handshake.ready.send(Err(error.into()));
+                let error = match kind {
+                    PlaneKind::Rings => error.into(),
+                    PlaneKind::Poll => {
+                        StartError::Thread(shard, format!("epoll is refused ({error}); see `murre doctor`"))
+                    }
+                };
+                let _ = handshake.ready.send(Err(error));
                 return 0;
             }
         };

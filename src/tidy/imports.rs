@@ -51,7 +51,7 @@ const TABLE: &[Row] = &[
             "machine::ids",
             "machine::limits",
             "shards::ring::Origin",
-            "shards::ring::RingFd",
+            "shards::ring::TableAddress",
             "shards::ring::eventfd",
         ],
     },

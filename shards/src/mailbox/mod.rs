@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::ring::{Origin, RingFd};
+use crate::ring::{Origin, TableAddress};
 use machine::ids::ShardId;
 use machine::limits;
 use machine::{Carried, Mail};
@@ -54,7 +54,7 @@ struct ShardInbox {
     arrivals: ArrayQueue<Mail>,
     waker: Arc<Waker>,
     /// Its rings, hub first; set once, before any shard reads its lanes.
-    rings: OnceLock<Box<[RingFd]>>,
+    rings: OnceLock<Box<[TableAddress]>>,
     /// The ring that has most room, where descriptors should go.
     target_ring: AtomicU32,
     /// Endpoint and node connections there or on their way there.
@@ -150,21 +150,21 @@ impl Mailbox {
     }
 
     /// Tells the others where this shard's rings are. Once, before any of them runs.
-    pub(crate) fn publish_rings(&self, rings: Box<[RingFd]>) {
+    pub(crate) fn publish_rings(&self, rings: Box<[TableAddress]>) {
         assert!(!rings.is_empty(), "a shard has at least its hub");
         assert!(self.mine().rings.set(rings).is_ok(), "rings are published once");
     }
 
     /// The ring where `shard` waits.
-    pub(crate) fn hub_of(&self, shard: ShardId) -> Option<RingFd> {
-        self.inbox(shard).rings.get().map(|rings| rings[0])
+    pub(crate) fn hub_of(&self, shard: ShardId) -> Option<&TableAddress> {
+        self.inbox(shard).rings.get().map(|rings| &rings[0])
     }
 
     /// The ring of `shard` that descriptors should go to.
-    pub(crate) fn target_ring_of(&self, shard: ShardId) -> Option<RingFd> {
+    pub(crate) fn target_ring_of(&self, shard: ShardId) -> Option<TableAddress> {
         let inbox = self.inbox(shard);
         let target_ring = inbox.target_ring.load(Ordering::Relaxed) as usize;
-        inbox.rings.get().and_then(|rings| rings.get(target_ring)).copied()
+        inbox.rings.get().and_then(|rings| rings.get(target_ring)).cloned()
     }
 
     /// Says which of this shard's rings has most room.

@@ -199,8 +199,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// The kernel has told the address of a peer, or that the peer is gone.
     pub(super) fn peer_told(&mut self, done: CompletionKey, span: ArenaSpan, result: i32) {
         let len = usize::try_from(result).unwrap_or_default();
-        let address = peer_address(self.plane.arena.bytes(&span, len));
-        self.plane.arena.free(span);
+        let address = peer_address(self.plane.arena().bytes(&span, len));
+        self.plane.arena().free(span);
         let Some(conn) = self.conns.name(done) else { return };
         let Some(address) = address else { return self.close(conn) };
         let proxies = &self.callers.rules.proxies;
@@ -226,10 +226,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Bytes of a PROXY header came, and perhaps bytes behind it.
     pub(super) fn read_heading(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
-        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena().free(span) };
         let input = &mut self.buffer_pool.entry(&mut entry.buffers, entry.port).input;
-        input.keep(self.plane.arena.bytes(&span, len));
-        self.plane.arena.free(span);
+        input.keep(self.plane.arena().bytes(&span, len));
+        self.plane.arena().free(span);
         match self.edge.proxy_header(input.bytes()) {
             ProxyHeader::Incomplete => self.want_input(conn),
             ProxyHeader::Malformed => {

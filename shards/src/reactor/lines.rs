@@ -185,7 +185,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn wait_with_span(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
         match self.line_of(conn) {
             Some(line) => self.lines.queues[line as usize].received.push_back((conn, span, len)),
-            None => self.plane.arena.free(span),
+            None => self.plane.arena().free(span),
         }
     }
 

@@ -35,9 +35,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::mailbox::{Mailbox, Waker};
+use crate::poll::PollPlane;
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Port, Records, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
-use crate::ring::{ConnBufferPool, Conns, Plane, PlaneConfig};
+use crate::ring::{ConnBufferPool, Conns, Plane, PlaneConfig, PlaneKind, RingPlane};
 use crate::tls::{Tls, TlsStats};
 use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket, Uaid};
 use machine::limits;
@@ -81,6 +82,8 @@ pub struct PlaneLimits {
     pub table_max: u32,
     /// The `backlog` of its listening sockets: tables leave room for it.
     pub backlog: u16,
+    /// Kind of the plane, the same for all shards of a process.
+    pub kind: PlaneKind,
 }
 
 impl PlaneLimits {
@@ -97,13 +100,26 @@ impl PlaneLimits {
             unfinished_bytes_max: limits::UNFINISHED_BYTES_MAX,
             table_max: u32::MAX,
             backlog: limits::BACKLOG_DEFAULT,
+            kind: PlaneKind::Rings,
         }
     }
 
-    /// Rings that hold `connections_max` connections under the soft limit on descriptors.
-    fn plane(&self) -> PlaneConfig {
-        let nofile = crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32;
+    /// Returns the tables for `connections_max` connections. The soft limit on descriptors caps the table of a ring. On
+    /// the poll plane that limit applies to all sockets of the process together, and caps no table.
+    fn layout(&self) -> PlaneConfig {
+        let nofile = match self.kind {
+            PlaneKind::Rings => crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32,
+            PlaneKind::Poll => u32::MAX,
+        };
         PlaneConfig::sized(self.connections_max, self.table_max.min(nofile), self.backlog)
+    }
+
+    /// Opens the plane of a shard, on its thread.
+    fn open(&self, config: PlaneConfig, waker: &Waker) -> io::Result<Box<dyn Plane>> {
+        Ok(match self.kind {
+            PlaneKind::Rings => Box::new(RingPlane::new(config, waker.event_fd())?),
+            PlaneKind::Poll => Box::new(PollPlane::new(config, waker.event_fd())?),
+        })
     }
 }
 
@@ -209,7 +225,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     /// Time of this turn.
     now: Now,
 
-    plane: Plane,
+    plane: Box<dyn Plane>,
     conns: Conns<E::Codec>,
     buffer_pool: ConnBufferPool,
     listeners: Vec<accept::Listener>,
@@ -266,9 +282,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Parts { edge, machine, store, peers, upstreams, ledger, wake, mailbox, control, .. } = parts;
         let (listeners, tls, limits, board, clock) =
             (parts.listeners, parts.tls, parts.limits, parts.board, parts.clock);
-        let config = limits.plane();
-        let plane = Plane::new(config, mailbox.waker().event_fd())?;
-        mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
+        let config = limits.layout();
+        let plane = limits.open(config, mailbox.waker())?;
+        mailbox.publish_rings((0..plane.rings()).map(|ring| plane.address(ring)).collect());
         let now = clock.now();
         let waker = Arc::clone(mailbox.waker());
         let (hibernator, records) = hibernation::Hibernator::of(parts.hibernation, now.mono);
@@ -317,7 +333,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             ciphertext: Vec::new(),
             wire: Vec::new(),
             unsent: Vec::new(),
-            stats: PlaneStats::default(),
+            stats: PlaneStats { poll_shards: u64::from(limits.kind == PlaneKind::Poll), ..PlaneStats::default() },
             closes: CloseStats::default(),
             published: now.mono,
             unpublished: false,
@@ -365,7 +381,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.unpublished = false;
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.connections_max = u64::from(self.limits.connections_max);
-        self.stats.enters = self.plane.enters;
+        self.stats.enters = self.plane.enters();
         let waiting = |of: &[lines::Line]| of.iter().map(|line| self.lines.len(*line) as u64).sum();
         self.stats.senders_waiting = waiting(&[lines::Line::Senders, lines::Line::NewSenders]);
         self.stats.sessions_waiting = waiting(&[lines::Line::Sessions]);

@@ -203,8 +203,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     pub(super) fn received(&mut self, done: CompletionKey, span: ArenaSpan, result: i32) {
-        let Some(conn) = self.conns.name(done) else { return self.plane.arena.free(span) };
-        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        let Some(conn) = self.conns.name(done) else { return self.plane.arena().free(span) };
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena().free(span) };
         if entry.port != Port::WebSocket {
             self.parking.requested(self.now.mono);
         }
@@ -222,7 +222,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The turn of a connection has come whose receive has this result.
     pub(super) fn take_received(&mut self, conn: ConnId, span: ArenaSpan, result: i32) {
-        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena().free(span) };
         entry.flags.clear(Flags::RECV);
         match (usize::try_from(result), entry.state) {
             (Ok(len), State::Open | State::Moving) if len > 0 => return self.ingest(conn, span, len),
@@ -235,22 +235,22 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             (_, State::DiscardingInput) => self.discard(conn, result),
             _ => {}
         }
-        self.plane.arena.free(span);
+        self.plane.arena().free(span);
     }
 
     /// Decodes a span in place when nothing waits before it; keeps aside what is left, if the shard has room for it.
     fn ingest(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
-        let Some(entry) = self.conns.get(conn) else { return self.plane.arena.free(span) };
+        let Some(entry) = self.conns.get(conn) else { return self.plane.arena().free(span) };
         if entry.flags.has(Flags::TLS) {
             return self.ingest_sealed(conn, span, len);
         }
         let held = self.buffer_pool.held(entry.buffers);
         let answer_ends = self.ends_with_answer(conn);
-        let bytes = self.plane.arena.bytes(&span, len);
+        let bytes = self.plane.arena().bytes(&span, len);
         let (edge, conns, buffer_pool, out) =
             (&mut self.edge, &mut self.conns, &mut self.buffer_pool, &mut self.scratch);
         let decoded = Intake { edge, now: self.now, conns, buffer_pool, out, answer_ends }.decode(conn, bytes);
-        self.plane.arena.free(span);
+        self.plane.arena().free(span);
         self.act_within_bounds(conn, held, decoded);
     }
 

@@ -83,8 +83,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Takes a span of ciphertext. It waits unopened while the connection may not be read, or other ciphertext waits.
     pub(super) fn ingest_sealed(&mut self, conn: ConnId, span: ArenaSpan, len: usize) {
         let mut bytes = std::mem::take(&mut self.ciphertext);
-        bytes.extend_from_slice(self.plane.arena.bytes(&span, len));
-        self.plane.arena.free(span);
+        bytes.extend_from_slice(self.plane.arena().bytes(&span, len));
+        self.plane.arena().free(span);
         if let Some(entry) = self.conns.get_mut(conn) {
             let held = self.buffer_pool.held(entry.buffers);
             let in_line = self.buffer_pool.get(entry.buffers).is_some_and(|buffers| !buffers.sealed.is_empty());

@@ -8,6 +8,7 @@ counters! {
     pub struct PlaneStats {
         gauge connections: "Connections of all ports.",
         gauge connections_max: "Connections the shard has room for, of all ports.",
+        gauge poll_shards: "Shards whose sockets are polled with epoll, in place of io_uring rings.",
         gauge endpoint_connections: "Connections of the endpoint and node ports.",
         counter accepts: "Connections accepted.",
         counter accepts_refused: "Connections answered 503 because no place was left for their port (max_connections).",

@@ -49,7 +49,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new() -> Arena {
+    pub(crate) fn new() -> Arena {
         let bytes = SMALL_COUNT * SMALL_BYTES + LARGE_COUNT * LARGE_BYTES;
         let zeroed: Box<[u8]> = vec![0; bytes].into_boxed_slice();
         // SAFETY: UnsafeCell<u8> has the layout of u8, so the box keeps its size and alignment.
@@ -71,6 +71,11 @@ impl Arena {
     /// Gives a span back.
     pub(crate) fn free(&mut self, span: ArenaSpan) {
         if usize::from(span.0) < SMALL_COUNT { self.small.push(span.0) } else { self.large.push(span.0) }
+    }
+
+    /// Length of the span.
+    pub(crate) fn len(&self, span: &ArenaSpan) -> usize {
+        place(span).1
     }
 
     /// Address and length of the span, for the kernel to write to.

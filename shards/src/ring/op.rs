@@ -78,6 +78,11 @@ pub(crate) fn claimed(claim: Claim, tls: bool) -> u64 {
     claim.0 | if tls { TLS_CLAIM } else { 0 }
 }
 
+/// The user_data of a dealt connection at its target.
+pub(crate) fn dealt(kind: u32) -> u64 {
+    encode_plain(Kind::Dealt, 0, kind)
+}
+
 /// The claim in that word, and true if the connection speaks TLS.
 pub(crate) fn unclaimed(word: u64) -> (Claim, bool) {
     (Claim(word & !TLS_CLAIM), word & TLS_CLAIM != 0)
@@ -154,6 +159,25 @@ pub(crate) enum Completion {
     TakenOut { done: CompletionKey, socket: io::Result<OwnedFd> },
     /// Something that only woke us.
     Woken,
+}
+
+impl Completion {
+    /// Reads the word of a socket that another shard has moved to this one. `None` for every other word.
+    pub(crate) fn arrival(word: u64, ring: u16, result: i32) -> Option<Completion> {
+        const DEALT: u8 = Kind::Dealt as u8;
+        const HANDED_OVER: u8 = Kind::HandedOver as u8;
+        Some(match decode(word) {
+            None => {
+                let (claim, tls) = unclaimed(word);
+                Completion::Arrived { claim, tls, ring, result }
+            }
+            Some((DEALT, _, done)) => Completion::Dealt { kind: done.slot, ring, result },
+            Some((HANDED_OVER, aux, done)) => {
+                Completion::HandedOver { from: Origin::of_completion(aux, done.slot), ring, result }
+            }
+            Some(_) => return None,
+        })
+    }
 }
 
 /// The fields of a word; `None` for a claim.

@@ -14,7 +14,7 @@ pub(crate) enum Family {
 
 impl Family {
     /// Returns the length of an address of this family: the kernel refuses to tell it with any other.
-    pub(super) fn address_bytes(self) -> usize {
+    pub(crate) fn address_bytes(self) -> usize {
         match self {
             Family::V4 => size_of::<libc::sockaddr_in>(),
             Family::V6 => size_of::<libc::sockaddr_in6>(),

@@ -54,7 +54,7 @@ impl PendingOutput {
     }
 
     /// The bytes for the kernel: those of the frames, or the ciphertext if there is some.
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         if self.wire.is_empty() { &self.bytes } else { &self.wire }
     }
 

@@ -14,31 +14,23 @@ use machine::time::Instant;
 use super::arena::{Arena, ArenaSpan, SpanSize};
 use super::hub::Hub;
 use super::layout::PlaneConfig;
-use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, decode, encode_conn, encode_plain, unclaimed};
+use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, dealt, decode, encode_conn, encode_plain};
 use super::peer::{self, Family};
 use super::pending_output::PendingOutput;
-use super::uring::{self, Ring, RingFd, Sending};
-
-/// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
-pub(crate) struct Sent {
-    pub conn: ConnId,
-    pub output: PendingOutput,
-    /// `None`: all of it went out. Else bytes taken, or a negative errno.
-    pub refused: Option<i32>,
-}
+use super::port::{Plane, Sent, TableAddress};
+use super::uring::{self, Ring, Sending};
 
 /// All rings of a shard. Rings come first, so that they are dropped before what their operations point to.
-pub(crate) struct Plane {
+pub(crate) struct RingPlane {
     rings: Vec<Ring>,
     hub: Hub,
-    pub arena: Arena,
+    arena: Arena,
     ready: VecDeque<Cqe>,
     sent: Vec<Sent>,
     shift: u32,
     table: u32,
     event: RawFd,
-    /// Number of system calls that entered the kernel.
-    pub enters: u64,
+    enters: u64,
 }
 
 /// Completions that the queue of reaped ones always has room for.
@@ -48,10 +40,10 @@ const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIG
 const POLL_INPUT: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
 const POLL_ROOM: u32 = libc::POLLOUT as u32;
 
-impl Plane {
+impl RingPlane {
     /// Opens the rings. On the shard's thread. Completions of all rings but the hub are announced on
     /// `event`, its waker's eventfd.
-    pub(crate) fn new(config: PlaneConfig, event: BorrowedFd<'_>) -> io::Result<Plane> {
+    pub(crate) fn new(config: PlaneConfig, event: BorrowedFd<'_>) -> io::Result<RingPlane> {
         let mut rings = Vec::with_capacity(usize::from(config.rings));
         for number in 0..config.rings {
             let mut ring = Ring::new(number, config.table, config.sq, config.cq)?;
@@ -62,7 +54,7 @@ impl Plane {
             }
             rings.push(ring);
         }
-        Ok(Plane {
+        Ok(RingPlane {
             rings,
             hub: Hub::new(),
             arena: Arena::new(),
@@ -73,29 +65,6 @@ impl Plane {
             event: event.as_raw_fd(),
             enters: 0,
         })
-    }
-
-    pub(crate) fn rings(&self) -> u16 {
-        self.rings.len() as u16
-    }
-
-    /// Returns the number of slots of each table.
-    pub(crate) fn table(&self) -> u32 {
-        self.table
-    }
-
-    /// The ring's name for other shards.
-    pub(crate) fn ring_fd(&self, ring: u16) -> RingFd {
-        self.rings[usize::from(ring)].fd()
-    }
-
-    /// The global slot of a direct descriptor.
-    pub(crate) fn slot(&self, ring: u16, direct: u32) -> u32 {
-        u32::from(ring) << self.shift | direct
-    }
-
-    pub(crate) fn ring_of(&self, slot: u32) -> u16 {
-        (slot >> self.shift) as u16
     }
 
     fn direct(&self, conn: ConnId) -> types::Fixed {
@@ -113,8 +82,134 @@ impl Plane {
         }
     }
 
-    /// Arms one accept of `listener` into the table of `ring`.
-    pub(crate) fn accept(&mut self, ring: u16, listener: u32, arming: u16, fd: BorrowedFd<'_>) {
+    fn remove_polls(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
+        for (armed, kind) in [(poll_in, Kind::PollIn), (poll_out, Kind::PollOut)] {
+            if armed {
+                let entry = opcode::PollRemove::new(encode_conn(kind, 0, conn))
+                    .build()
+                    .flags(squeue::Flags::SKIP_SUCCESS)
+                    .user_data(encode_plain(Kind::Ignored, 0, 0));
+                self.stage(self.ring_of(conn.slot), &entry);
+            }
+        }
+    }
+
+    /// Stages the move of a descriptor into a ring of another shard (RULES.md): polls removed, unlinked
+    /// (they may have fired), then SEND_FD linked to Close. `encode_conn` is what the target reaps.
+    fn send_fd(&mut self, conn: ConnId, polls: (bool, bool), target: TableAddress, word_there: u64) {
+        self.remove_polls(conn, polls.0, polls.1);
+        let ring = self.ring_of(conn.slot);
+        // A chain that spans two submissions is no chain.
+        self.make_room(ring, 2);
+        let direct = self.direct(conn);
+        let slot = types::DestinationSlot::auto_target();
+        let send = opcode::MsgRingSendFd::new(types::Fd(ring_of_shard(&target)), direct, slot, word_there)
+            .build()
+            .flags(squeue::Flags::IO_LINK)
+            .user_data(encode_conn(Kind::SendFd, 0, conn));
+        let close = opcode::Close::new(direct).build().user_data(encode_conn(Kind::Close, 0, conn));
+        let ring = &mut self.rings[usize::from(ring)];
+        ring.push(&send);
+        ring.push(&close);
+    }
+
+    fn replace(&mut self, conn: ConnId, fd: RawFd) -> io::Result<()> {
+        let direct = self.direct(conn).0;
+        self.rings[usize::from(self.ring_of(conn.slot))].replace(direct, fd)
+    }
+
+    fn enter_ring(&mut self, at: usize) {
+        let ring = &mut self.rings[at];
+        ring.enter(&mut self.ready);
+        self.enters += 1;
+        self.sent.extend(ring.sends.drain(..).map(|Sending { conn, output, refused }| Sent { conn, output, refused }));
+    }
+
+    fn read(&mut self, cqe: Cqe) -> Option<Completion> {
+        let Cqe { word, result, more, ring } = cqe;
+        let Some((kind, aux, done)) = decode(word) else { return Completion::arrival(word, ring, result) };
+        const ACCEPT: u8 = Kind::Accept as u8;
+        const POLL_IN: u8 = Kind::PollIn as u8;
+        const POLL_OUT: u8 = Kind::PollOut as u8;
+        const RECV: u8 = Kind::Recv as u8;
+        const SHUTDOWN: u8 = Kind::Shutdown as u8;
+        const CLOSE: u8 = Kind::Close as u8;
+        const SEND_FD: u8 = Kind::SendFd as u8;
+        const TIMEOUT: u8 = Kind::Timeout as u8;
+        const BELL: u8 = Kind::Bell as u8;
+        const EVENT: u8 = Kind::Event as u8;
+        const PEER: u8 = Kind::Peer as u8;
+        const TAKEN_OUT: u8 = Kind::TakenOut as u8;
+        Some(match kind {
+            ACCEPT => Completion::Accepted { listener: done.slot, ring, result },
+            POLL_IN => Completion::Readable(done),
+            POLL_OUT => Completion::Writable(done),
+            RECV => Completion::Received { done, span: ArenaSpan::of_completion(aux), result },
+            PEER => Completion::Peer { done, span: ArenaSpan::of_completion(aux), result },
+            SHUTDOWN => Completion::ShutDown { done, result },
+            CLOSE => Completion::Closed { done, result },
+            SEND_FD => Completion::Moved { done, result },
+            TAKEN_OUT => Completion::TakenOut { done, socket: uring::installed(result) },
+            TIMEOUT => {
+                self.hub.fired(aux);
+                Completion::Woken
+            }
+            BELL => Completion::Woken,
+            EVENT => {
+                self.hub.watching &= more;
+                Completion::Woken
+            }
+            _ => return Completion::arrival(word, ring, result),
+        })
+    }
+
+    /// Announces completions of all rings but the hub, then says whether all is quiet, so that the thread may sleep.
+    pub(super) fn announce(&mut self) -> bool {
+        for ring in &mut self.rings[1..] {
+            ring.announce(true);
+        }
+        Ring::announced();
+        self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy)
+    }
+
+    /// The thread is awake: completions need no announcement.
+    pub(super) fn awake(&mut self) {
+        for ring in &mut self.rings[1..] {
+            ring.announce(false);
+        }
+    }
+}
+
+impl Plane for RingPlane {
+    fn rings(&self) -> u16 {
+        self.rings.len() as u16
+    }
+
+    fn table(&self) -> u32 {
+        self.table
+    }
+
+    fn address(&self, ring: u16) -> TableAddress {
+        TableAddress::Ring(self.rings[usize::from(ring)].fd())
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    fn slot(&self, ring: u16, direct: u32) -> u32 {
+        u32::from(ring) << self.shift | direct
+    }
+
+    fn ring_of(&self, slot: u32) -> u16 {
+        (slot >> self.shift) as u16
+    }
+
+    fn accept(&mut self, ring: u16, listener: u32, arming: u16, fd: BorrowedFd<'_>) {
         let entry = opcode::Accept::new(types::Fd(fd.as_raw_fd()), std::ptr::null_mut(), std::ptr::null_mut())
             .file_index(Some(types::DestinationSlot::auto_target()))
             .build()
@@ -122,29 +217,25 @@ impl Plane {
         self.stage(ring, &entry);
     }
 
-    /// Ends the accepts of that arming. Each has its completion all the same.
-    pub(crate) fn cancel_accepts(&mut self, ring: u16, listener: u32, arming: u16) {
+    fn cancel_accepts(&mut self, ring: u16, listener: u32, arming: u16) {
         let accepts = types::CancelBuilder::user_data(encode_plain(Kind::Accept, usize::from(arming), listener)).all();
         let entry = opcode::AsyncCancel2::new(accepts).build().user_data(encode_plain(Kind::Ignored, 0, 0));
         self.stage(ring, &entry);
     }
 
-    /// Arms the one-shot poll of an idle connection.
-    pub(crate) fn poll_in(&mut self, conn: ConnId) {
+    fn poll_in(&mut self, conn: ConnId) {
         let entry =
             opcode::PollAdd::new(self.direct(conn), POLL_INPUT).build().user_data(encode_conn(Kind::PollIn, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
-    /// Arms the one-shot poll of a blocked connection.
-    pub(crate) fn poll_out(&mut self, conn: ConnId) {
+    fn poll_out(&mut self, conn: ConnId) {
         let entry =
             opcode::PollAdd::new(self.direct(conn), POLL_ROOM).build().user_data(encode_conn(Kind::PollOut, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
-    /// Stages a receive. False when no span is free.
-    pub(crate) fn recv(&mut self, conn: ConnId, size: SpanSize) -> bool {
+    fn recv(&mut self, conn: ConnId, size: SpanSize) -> bool {
         let Some(span) = self.arena.take(size) else { return false };
         let (target, len) = self.arena.target(&span);
         let entry = opcode::Recv::new(self.direct(conn), target, len)
@@ -155,8 +246,7 @@ impl Plane {
         true
     }
 
-    /// Stages the question for the address of the peer. False when no span is free.
-    pub(crate) fn ask_peer(&mut self, conn: ConnId, family: Family) -> bool {
+    fn ask_peer(&mut self, conn: ConnId, family: Family) -> bool {
         let Some(span) = self.arena.take(SpanSize::Small) else { return false };
         let (target, _) = self.arena.target(&span);
         let entry =
@@ -165,9 +255,7 @@ impl Plane {
         true
     }
 
-    /// Stages one send of everything in `outbox`; it comes back through [`Plane::next_sent`]. At most one per
-    /// connection and submission: the caller waits for that (RULES.md rule 1).
-    pub(crate) fn send(&mut self, conn: ConnId, output: PendingOutput) {
+    fn send(&mut self, conn: ConnId, output: PendingOutput) {
         let ring = self.ring_of(conn.slot);
         self.make_room(ring, 1);
         let direct = self.direct(conn);
@@ -187,8 +275,7 @@ impl Plane {
         self.rings[usize::from(ring)].push(&entry);
     }
 
-    /// Stages the end of our side of the stream.
-    pub(crate) fn shutdown(&mut self, conn: ConnId) {
+    fn shutdown(&mut self, conn: ConnId) {
         let entry = opcode::Shutdown::new(self.direct(conn), libc::SHUT_WR).build().user_data(encode_conn(
             Kind::Shutdown,
             0,
@@ -197,63 +284,25 @@ impl Plane {
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
-    fn remove_polls(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
-        for (armed, kind) in [(poll_in, Kind::PollIn), (poll_out, Kind::PollOut)] {
-            if armed {
-                let entry = opcode::PollRemove::new(encode_conn(kind, 0, conn))
-                    .build()
-                    .flags(squeue::Flags::SKIP_SUCCESS)
-                    .user_data(encode_plain(Kind::Ignored, 0, 0));
-                self.stage(self.ring_of(conn.slot), &entry);
-            }
-        }
-    }
-
-    /// Stages the removal of armed polls, then the Close: the last operation of a connection (RULES.md
-    /// rule 3; a pending poll pins the file and no FIN is ever sent).
-    pub(crate) fn close(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
+    fn close(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
         self.remove_polls(conn, poll_in, poll_out);
         let entry = opcode::Close::new(self.direct(conn)).build().user_data(encode_conn(Kind::Close, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
-    /// Stages the move of a descriptor into a ring of another shard (RULES.md): polls removed, unlinked
-    /// (they may have fired), then SEND_FD linked to Close. `encode_conn` is what the target reaps.
-    fn send_fd(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, word_there: u64) {
-        self.remove_polls(conn, polls.0, polls.1);
-        let ring = self.ring_of(conn.slot);
-        // A chain that spans two submissions is no chain.
-        self.make_room(ring, 2);
-        let direct = self.direct(conn);
-        let slot = types::DestinationSlot::auto_target();
-        let send = opcode::MsgRingSendFd::new(types::Fd(target.0), direct, slot, word_there)
-            .build()
-            .flags(squeue::Flags::IO_LINK)
-            .user_data(encode_conn(Kind::SendFd, 0, conn));
-        let close = opcode::Close::new(direct).build().user_data(encode_conn(Kind::Close, 0, conn));
-        let ring = &mut self.rings[usize::from(ring)];
-        ring.push(&send);
-        ring.push(&close);
-    }
-
-    /// Stages the move of a claimed connection.
-    pub(crate) fn move_claimed(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, claim: Claim, tls: bool) {
+    fn move_claimed(&mut self, conn: ConnId, polls: (bool, bool), target: TableAddress, claim: Claim, tls: bool) {
         self.send_fd(conn, polls, target, claimed(claim, tls));
     }
 
-    /// Stages the move of a fresh connection that is dealt to another shard.
-    pub(crate) fn move_dealt(&mut self, conn: ConnId, target: RingFd, kind: u32) {
-        self.send_fd(conn, (false, false), target, encode_plain(Kind::Dealt, 0, kind));
+    fn move_dealt(&mut self, conn: ConnId, target: TableAddress, kind: u32) {
+        self.send_fd(conn, (false, false), target, dealt(kind));
     }
 
-    /// Stages the move of an established connection that is handed over to another shard.
-    pub(crate) fn move_handed_over(&mut self, conn: ConnId, poll_in: bool, target: RingFd, from: Origin) {
+    fn move_handed_over(&mut self, conn: ConnId, poll_in: bool, target: TableAddress, from: Origin) {
         self.send_fd(conn, (poll_in, false), target, from.word());
     }
 
-    /// Stages the live mark of a connection that was just accepted into this slot, so that its segments pass the packet
-    /// rules ([`hibernate::LIVE_MARK`]). A failure leaves it as it is: its segments then pass through the queue.
-    pub(crate) fn mark_live(&mut self, slot: u32) {
+    fn mark_live(&mut self, slot: u32) {
         static LIVE: u32 = hibernate::LIVE_MARK;
         let direct = types::Fixed(slot & ((1 << self.shift) - 1));
         let (level, name) = (libc::SOL_SOCKET as u32, libc::SO_MARK as u32);
@@ -264,48 +313,34 @@ impl Plane {
         self.stage(self.ring_of(slot), &entry);
     }
 
-    /// Stages the removal of the armed poll of an idle connection, which has its completion, then an ordinary
-    /// descriptor of its socket. [`Plane::vacate`] follows.
-    pub(crate) fn take_out(&mut self, conn: ConnId) {
+    fn take_out(&mut self, conn: ConnId) {
         self.remove_polls(conn, true, false);
         let entry =
             opcode::FixedFdInstall::new(self.direct(conn), 0).build().user_data(encode_conn(Kind::TakenOut, 0, conn));
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
-    /// Puts the eventfd of the shard into the slot in place of the socket: the slot stays occupied, and the kernel
-    /// gives it to no other connection.
-    pub(crate) fn vacate(&mut self, conn: ConnId) -> io::Result<()> {
+    fn vacate(&mut self, conn: ConnId) -> io::Result<()> {
         self.replace(conn, self.event)
     }
 
-    /// Puts a socket into the slot in place of the eventfd. The caller closes its own descriptor.
-    pub(crate) fn put_in(&mut self, conn: ConnId, socket: BorrowedFd<'_>) -> io::Result<()> {
+    fn put_in(&mut self, conn: ConnId, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.replace(conn, socket.as_raw_fd())
     }
 
-    /// Occupies a free slot with the eventfd of the shard, before anything is accepted.
-    pub(crate) fn occupy(&mut self, ring: u16, direct: u32) -> io::Result<()> {
+    fn occupy(&mut self, ring: u16, direct: u32) -> io::Result<()> {
         self.rings[usize::from(ring)].replace(direct, self.event)
     }
 
-    fn replace(&mut self, conn: ConnId, fd: RawFd) -> io::Result<()> {
-        let direct = self.direct(conn).0;
-        self.rings[usize::from(self.ring_of(conn.slot))].replace(direct, fd)
-    }
-
-    /// Stages the wake of a parked shard.
-    pub(crate) fn bell(&mut self, hub: RingFd) {
-        let entry = opcode::MsgRingData::new(types::Fd(hub.0), 0, encode_plain(Kind::Bell, 0, 0), None)
+    fn bell(&mut self, hub: &TableAddress) {
+        let entry = opcode::MsgRingData::new(types::Fd(ring_of_shard(hub)), 0, encode_plain(Kind::Bell, 0, 0), None)
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
             .user_data(encode_plain(Kind::Ignored, 0, 0));
         self.stage(0, &entry);
     }
 
-    /// Submits and reaps every ring that has something staged or is flagged; the others cost a look at their
-    /// flags. True when something was there.
-    pub(crate) fn enter(&mut self) -> bool {
+    fn enter(&mut self) -> bool {
         let mut busy = false;
         for at in 0..self.rings.len() {
             if self.rings[at].busy() {
@@ -316,18 +351,11 @@ impl Plane {
         busy
     }
 
-    fn enter_ring(&mut self, at: usize) {
-        let ring = &mut self.rings[at];
-        ring.enter(&mut self.ready);
-        self.enters += 1;
-        self.sent.extend(ring.sends.drain(..).map(|Sending { conn, output, refused }| Sent { conn, output, refused }));
-    }
-
-    pub(crate) fn next_sent(&mut self) -> Option<Sent> {
+    fn next_sent(&mut self) -> Option<Sent> {
         self.sent.pop()
     }
 
-    pub(crate) fn next(&mut self) -> Option<Completion> {
+    fn next(&mut self) -> Option<Completion> {
         loop {
             let cqe = self.ready.pop_front()?;
             if let Some(completion) = self.read(cqe) {
@@ -336,75 +364,21 @@ impl Plane {
         }
     }
 
-    /// Returns the number of completions that `next` did not hand out yet, those that it keeps to itself included.
-    pub(crate) fn ready(&self) -> usize {
+    fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Returns true if a ring must be entered again.
-    pub(crate) fn has_more(&mut self) -> bool {
+    fn has_more(&mut self) -> bool {
         self.rings.iter_mut().any(Ring::busy)
     }
 
-    /// Returns true if completions wait that `next` did not hand out yet.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// Gives back what a burst of completions needed.
-    pub(crate) fn trim(&mut self) {
+    fn trim(&mut self) {
         if self.ready.is_empty() {
             self.ready.shrink_to(READY_KEPT);
         }
     }
 
-    fn read(&mut self, cqe: Cqe) -> Option<Completion> {
-        let Cqe { word, result, more, ring } = cqe;
-        let Some((kind, aux, done)) = decode(word) else {
-            let (claim, tls) = unclaimed(word);
-            return Some(Completion::Arrived { claim, tls, ring, result });
-        };
-        const ACCEPT: u8 = Kind::Accept as u8;
-        const POLL_IN: u8 = Kind::PollIn as u8;
-        const POLL_OUT: u8 = Kind::PollOut as u8;
-        const RECV: u8 = Kind::Recv as u8;
-        const SHUTDOWN: u8 = Kind::Shutdown as u8;
-        const CLOSE: u8 = Kind::Close as u8;
-        const SEND_FD: u8 = Kind::SendFd as u8;
-        const DEALT: u8 = Kind::Dealt as u8;
-        const TIMEOUT: u8 = Kind::Timeout as u8;
-        const BELL: u8 = Kind::Bell as u8;
-        const EVENT: u8 = Kind::Event as u8;
-        const PEER: u8 = Kind::Peer as u8;
-        const HANDED_OVER: u8 = Kind::HandedOver as u8;
-        const TAKEN_OUT: u8 = Kind::TakenOut as u8;
-        Some(match kind {
-            ACCEPT => Completion::Accepted { listener: done.slot, ring, result },
-            POLL_IN => Completion::Readable(done),
-            POLL_OUT => Completion::Writable(done),
-            RECV => Completion::Received { done, span: ArenaSpan::of_completion(aux), result },
-            PEER => Completion::Peer { done, span: ArenaSpan::of_completion(aux), result },
-            SHUTDOWN => Completion::ShutDown { done, result },
-            CLOSE => Completion::Closed { done, result },
-            SEND_FD => Completion::Moved { done, result },
-            DEALT => Completion::Dealt { kind: done.slot, ring, result },
-            HANDED_OVER => Completion::HandedOver { from: Origin::of_completion(aux, done.slot), ring, result },
-            TAKEN_OUT => Completion::TakenOut { done, socket: uring::installed(result) },
-            TIMEOUT => {
-                self.hub.fired(aux);
-                Completion::Woken
-            }
-            BELL => Completion::Woken,
-            EVENT => {
-                self.hub.watching &= more;
-                Completion::Woken
-            }
-            _ => return None,
-        })
-    }
-
-    /// Makes sure that the hub wakes the shard at `until` at the latest.
-    pub(crate) fn wake_at(&mut self, now: Instant, until: Instant) {
+    fn wake_at(&mut self, now: Instant, until: Instant) {
         if let Some((at, number)) = self.hub.armed {
             if at <= until {
                 return;
@@ -421,9 +395,7 @@ impl Plane {
         self.stage(0, &entry);
     }
 
-    /// Returns true if the hub's poll of the eventfd is armed, so that the hub hears of everything. Stages the poll
-    /// otherwise.
-    pub(crate) fn watch(&mut self) -> bool {
+    fn watch(&mut self) -> bool {
         let was_watching = self.hub.watching;
         if !was_watching {
             let entry = opcode::PollAdd::new(types::Fd(self.event), libc::POLLIN as u32)
@@ -436,9 +408,7 @@ impl Plane {
         was_watching
     }
 
-    /// Blocks in the hub until there is a completion in any ring, if all is quiet. False when it was not. The hub must
-    /// [`Plane::watch`]. With `gather` completions that come one by one may share the end of the wait.
-    pub(crate) fn wait(&mut self, gather: bool) -> bool {
+    fn wait(&mut self, gather: bool) -> bool {
         let quiet = self.announce();
         if quiet && let Some(hub) = self.rings.first_mut() {
             hub.wait(gather, &mut self.ready);
@@ -447,20 +417,13 @@ impl Plane {
         self.awake();
         quiet
     }
+}
 
-    /// Announces completions of all rings but the hub, then says whether all is quiet, so that the thread may sleep.
-    pub(super) fn announce(&mut self) -> bool {
-        for ring in &mut self.rings[1..] {
-            ring.announce(true);
-        }
-        Ring::announced();
-        self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy)
-    }
-
-    /// The thread is awake: completions need no announcement.
-    pub(super) fn awake(&mut self) {
-        for ring in &mut self.rings[1..] {
-            ring.announce(false);
-        }
+/// The descriptor of the ring of another shard.
+fn ring_of_shard(address: &TableAddress) -> RawFd {
+    match address {
+        TableAddress::Ring(fd) => *fd,
+        // Invariant: all shards of a process have the same kind of plane.
+        TableAddress::Tray(..) => unreachable!("a shard with rings has neighbours with rings"),
     }
 }

@@ -12,10 +12,6 @@ use machine::ids::ConnId;
 use super::op::{Cqe, Kind, decode, encode_plain};
 use super::pending_output::PendingOutput;
 
-/// The descriptor of another shard's ring, as MSG_RING names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RingFd(pub(super) RawFd);
-
 /// An outbox whose SEND was staged; `refused` is set when less than all of it went out.
 pub(super) struct Sending {
     pub conn: ConnId,
@@ -68,8 +64,9 @@ impl Ring {
         Ok(Ring { io, sends: Vec::new(), number, vain: 0, can_gather })
     }
 
-    pub fn fd(&self) -> RingFd {
-        RingFd(self.io.as_raw_fd())
+    /// Its descriptor, as MSG_RING of another shard names it.
+    pub fn fd(&self) -> RawFd {
+        self.io.as_raw_fd()
     }
 
     /// Completions are announced on this eventfd from now on, while not disabled.
@@ -278,7 +275,7 @@ mod tests {
             gathers_one(&mut ring, pause, || {
                 let mut other = Ring::new(1, 8, 8, 16).unwrap();
                 let word = encode_plain(Kind::Bell, 0, 0);
-                other.push(&opcode::MsgRingData::new(types::Fd(hub.0), 0, word, None).build());
+                other.push(&opcode::MsgRingData::new(types::Fd(hub), 0, word, None).build());
                 other.enter(&mut VecDeque::new());
             });
         }

@@ -1,5 +1,6 @@
 //! Shards that take turns on the test's thread, and clients that never block.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Listening, NoPeers, NoUpstreams, Port};
 use crate::process_clock::ProcessClock;
 use crate::reactor::{CallerRules, ControlQueue, Parts, PlaneLimits, Reactor};
-use crate::ring::{listen, local_address};
+use crate::ring::{PlaneKind, listen, local_address};
 use machine::limits::BACKLOG_DEFAULT;
 
 use super::script::{LineEdge, Log, Nothing, Script};
@@ -31,9 +32,32 @@ pub(super) struct Bench {
     pub public_tls: SocketAddr,
 }
 
-/// Runs a test on a thread of its own, as a shard has one.
-pub(super) fn run(test: impl FnOnce() + Send + 'static) {
-    std::thread::spawn(test).join().expect("the test failed; see above");
+thread_local! {
+    static KIND: Cell<PlaneKind> = const { Cell::new(PlaneKind::Rings) };
+}
+
+/// Kind of the plane of the shards that the test on this thread makes.
+pub(super) fn plane_kind() -> PlaneKind {
+    KIND.get()
+}
+
+/// Runs a test on each kind of plane, one after the other.
+pub(super) fn run(test: impl Fn() + Send + Sync + 'static) {
+    let test = Arc::new(test);
+    for kind in [PlaneKind::Rings, PlaneKind::Poll] {
+        let test = Arc::clone(&test);
+        run_on(kind, move || test());
+    }
+}
+
+/// Runs a test on this kind of plane, on a thread of its own, as a shard has one.
+pub(super) fn run_on(kind: PlaneKind, test: impl FnOnce() + Send + 'static) {
+    let on_thread = move || {
+        KIND.set(kind);
+        test();
+    };
+    let ended = std::thread::spawn(on_thread).join();
+    assert!(ended.is_ok(), "the test failed on the plane {}; see above", kind.word());
 }
 
 impl Bench {
@@ -90,7 +114,7 @@ impl Bench {
                 tls: Box::new(ToyTls::default()),
                 callers: callers.clone(),
                 hibernation: None,
-                limits,
+                limits: PlaneLimits { kind: plane_kind(), ..limits },
                 board: Arc::new(TestReactor::board()),
                 clock: Arc::new(ProcessClock::start()),
             };

@@ -340,13 +340,13 @@ fn the_head_of_an_upgrade_names_the_caller_if_a_trusted_proxy_sent_it() {
 fn a_crowd_is_served_although_addresses_wait_for_spans() {
     run(|| {
         let mut bench = Bench::with_callers(1, &rules(limits(10_000), Proxies::default()));
-        let arena = &mut bench.shards[0].plane.arena;
+        let arena = &mut bench.shards[0].plane.arena();
         let spans: Vec<ArenaSpan> = std::iter::from_fn(|| arena.take(SpanSize::Small)).collect();
         let mut crowd: Vec<Client> = (0..150).map(|_| saying(bench.websocket, b"UP\n")).collect();
         bench.until("all are accepted", |bench| bench.shards[0].stats.accepts == 150);
         bench.settle();
         assert!(bench.shards[0].stats.receives_starved >= 150 && crowd.iter_mut().all(|client| client.heard() == b""));
-        spans.into_iter().for_each(|span| bench.shards[0].plane.arena.free(span));
+        spans.into_iter().for_each(|span| bench.shards[0].plane.arena().free(span));
         bench.until("all are served", |_| crowd.iter_mut().all(|client| client.heard() == b"101\n"));
     });
 }
@@ -354,12 +354,15 @@ fn a_crowd_is_served_although_addresses_wait_for_spans() {
 /// Refusals of the edge have the network of the caller where the limits know it, and none elsewhere.
 #[test]
 fn refusals_by_a_rule_are_counted_with_the_network_of_the_caller() {
-    for (rules, line, network) in [
-        (rules(limits(9), Proxies::default()), &b"DENY\n"[..], Some("127.0.0.0/24")),
-        (rules(limits(9), proxies(false, true)), b"DENY 192.0.2.7\n", Some("192.0.2.0/24")),
-        (rules(limits(0), Proxies::default()), b"DENY\n", None),
-    ] {
+    type Case = (fn() -> CallerRules, &'static [u8], Option<&'static str>);
+    let cases: [Case; 3] = [
+        (|| rules(limits(9), Proxies::default()), b"DENY\n", Some("127.0.0.0/24")),
+        (|| rules(limits(9), proxies(false, true)), b"DENY 192.0.2.7\n", Some("192.0.2.0/24")),
+        (|| rules(limits(0), Proxies::default()), b"DENY\n", None),
+    ];
+    for (rules, line, network) in cases {
         run(move || {
+            let rules = rules();
             let mut bench = Bench::with_callers(1, &rules);
             let mut client = saying(bench.websocket, &[line, line].concat());
             hears(&mut bench, &mut client, b"denied\ndenied\n");

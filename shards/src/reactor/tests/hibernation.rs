@@ -13,13 +13,13 @@ use hibernate::{Gate, Ports, Prober, ShardGate, freeze, set_live};
 use crate::ports::{Edge, Probes, Records};
 use crate::reactor::hibernation::{FAILURES_IN_A_ROW_MAX, Hibernator};
 use crate::reactor::{Machine, PlaneLimits, Reactor};
-use crate::ring::{Flags, State, WEBSOCKET_BUFFERS};
+use crate::ring::{Flags, PlaneKind, State, WEBSOCKET_BUFFERS};
 use machine::ids::ConnId;
 use machine::limits::{SET_APART_MAX, THAWS_PER_TURN};
 use machine::time::TimeSpan;
 use machine::{AgentEvent, CloseReason, Effect};
 
-use super::bench::{Bench, Client, run};
+use super::bench::{Bench, Client, run_on};
 use super::late;
 
 /// Silence after which these tests freeze.
@@ -49,7 +49,7 @@ pub(super) fn queue() -> u16 {
 
 /// Runs a test with a shard that hibernates.
 fn hibernating(limits: PlaneLimits, test: impl FnOnce(&mut Bench) + Send + 'static) {
-    run(move || {
+    run_on(PlaneKind::Rings, move || {
         let mut bench = Bench::new(1, limits);
         let (_gate, shard) = gate(&ports(&bench), queue(), false);
         bench.hibernate(shard, None);
@@ -424,7 +424,7 @@ fn connections_of_app_servers_are_never_frozen() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN: bench/check test"]
 fn a_session_that_is_set_apart_is_not_frozen_before_its_grace_period_is_over() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let mut bench = Bench::one();
         let (end, ended) = channel();
         let grace = move || ended.recv().map_err(io::Error::other);

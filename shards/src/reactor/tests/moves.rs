@@ -2,11 +2,11 @@
 
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
-use crate::ring::{Plane, PlaneConfig, SocketMove};
+use crate::ring::{PlaneConfig, PlaneKind, SocketMove};
 use machine::ids::{Claim, ShardId, Uaid};
 use machine::{Arrival, Carried, Hello, Mail};
 
-use super::bench::{Bench, run};
+use super::bench::{Bench, plane_kind, run};
 
 fn hello() -> Box<Hello> {
     Box::new(Hello::new(None, Uaid([0; 16])))
@@ -128,8 +128,9 @@ fn a_full_target_leaves_the_socket_with_the_source() {
         let mut boxes = mesh(2).unwrap();
         let other = boxes.pop().unwrap();
         let config = PlaneConfig { rings: 1, table: 1, sq: 8, cq: 16 };
-        let mut plane = Plane::new(config, other.waker().event_fd()).unwrap();
-        other.publish_rings([plane.ring_fd(0)].into());
+        let limits = PlaneLimits { kind: plane_kind(), ..PlaneLimits::new(1) };
+        let mut plane = limits.open(config, other.waker()).unwrap();
+        other.publish_rings([plane.address(0)].into());
         let mut bench = Bench::of(boxes, PlaneLimits::new(100));
         let (mut first, mut second) = (bench.websocket(), bench.websocket());
         first.say(b"M 1\n");
@@ -149,19 +150,25 @@ fn a_full_target_leaves_the_socket_with_the_source() {
     });
 }
 
-/// The thread that owned the target ring has ended.
+/// The thread that owned the target ring has ended, or the plane of the target is gone.
 #[test]
 fn a_dead_target_leaves_the_socket_with_the_source() {
     run(|| {
         let mut boxes = mesh(2).unwrap();
         let other = boxes.pop().unwrap();
         let waker = std::sync::Arc::clone(other.waker());
+        let kind = plane_kind();
         let dead = std::thread::spawn(move || {
             let config = PlaneConfig { rings: 1, table: 8, sq: 8, cq: 16 };
-            Plane::new(config, waker.event_fd()).unwrap()
+            let limits = PlaneLimits { kind, ..PlaneLimits::new(1) };
+            let plane = limits.open(config, &waker).unwrap();
+            let address = plane.address(0);
+            // A ring is dead with its thread, and must be there all the same.
+            (kind == PlaneKind::Rings).then(|| Box::leak(plane));
+            address
         });
-        let plane = dead.join().unwrap();
-        other.publish_rings([plane.ring_fd(0)].into());
+        let address = dead.join().unwrap();
+        other.publish_rings([address].into());
         let mut bench = Bench::of(boxes, PlaneLimits::new(100));
         let mut client = bench.websocket();
         client.say(b"M 1\n");

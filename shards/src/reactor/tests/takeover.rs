@@ -13,11 +13,11 @@ use hibernate::{HeldDir, RecordDir, RecordFile, freeze, set_live};
 
 use crate::ports::Records;
 use crate::reactor::{ControlMessage, PlaneLimits};
-use crate::ring::WEBSOCKET_BUFFERS;
+use crate::ring::{PlaneKind, WEBSOCKET_BUFFERS};
 use crate::tls::Stage;
 use machine::{BroadcastVersion, CloseReason, Effect};
 
-use super::bench::{Bench, Client, run};
+use super::bench::{Bench, Client, run_on};
 use super::hibernation::{gate, ports, queue};
 use super::toy_tls::ToyClient;
 
@@ -120,7 +120,7 @@ fn first_process(killed: bool) -> Left {
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn sessions_go_on_in_the_next_process() {
     for killed in [true, false] {
-        run(move || {
+        run_on(PlaneKind::Rings, move || {
             let mut left = first_process(killed);
             // Between the processes the kernel drops it, and the peer sends it again.
             left.plain[0].say(b"E\n");
@@ -156,7 +156,7 @@ fn sessions_go_on_in_the_next_process() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn a_session_that_a_peer_has_left_between_two_processes_ends() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let mut left = first_process(true);
         left.plain.pop().unwrap().finish();
         let mut bench = Bench::one();
@@ -175,7 +175,7 @@ fn a_session_that_a_peer_has_left_between_two_processes_ends() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn a_record_of_a_user_who_has_come_back_is_dropped() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let left = first_process(true);
         let mut bench = Bench::one();
         let (second, shard) = gate(&left.ports, left.queue, true);
@@ -194,7 +194,7 @@ fn a_record_of_a_user_who_has_come_back_is_dropped() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn records_without_a_place_are_dropped() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let left = first_process(true);
         let mut bench = Bench::new(1, PlaneLimits::new(2));
         let (second, shard) = gate(&left.ports, left.queue, true);
@@ -210,7 +210,7 @@ fn records_without_a_place_are_dropped() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn a_process_ends_when_no_frame_waits_for_a_thaw() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let (home, mut bench) = (Home::new(), Bench::one());
         let (_gate, shard) = gate(&ports(&bench), queue(), false);
         bench.hibernate(shard, Some(home.open()));
@@ -243,7 +243,7 @@ fn a_process_ends_when_no_frame_waits_for_a_thaw() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn a_session_whose_record_cannot_be_erased_stays_frozen_without_its_keys() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let (home, mut bench) = (Home::new(), Bench::one());
         let (_gate, shard) = gate(&ports(&bench), queue(), false);
         let is_stubborn = Arc::new(AtomicBool::new(true));
@@ -280,7 +280,7 @@ fn a_session_whose_record_cannot_be_erased_stays_frozen_without_its_keys() {
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and Linux 6.9: bench/check test"]
 fn a_process_that_leaves_all_its_sessions_ends_when_its_machine_owes_nothing() {
-    run(|| {
+    run_on(PlaneKind::Rings, || {
         let (home, mut bench) = (Home::new(), Bench::one());
         let (_gate, shard) = gate(&ports(&bench), queue(), false);
         bench.hibernate(shard, Some(home.open()));

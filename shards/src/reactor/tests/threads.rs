@@ -16,6 +16,7 @@ use machine::limits::BACKLOG_DEFAULT;
 use machine::placement::Placement;
 use machine::time::TimeSpan;
 
+use super::bench::{plane_kind, run};
 use super::script::{LineEdge, Log, Nothing, Script};
 use super::toy_tls::ToyTls;
 
@@ -58,7 +59,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         machine: config(shard, count),
         core: Some(usize::from(shard) % 2),
         clock: Arc::new(ProcessClock::start()),
-        limits,
+        limits: PlaneLimits { kind: plane_kind(), ..limits },
         listeners: std::mem::take(&mut listeners),
         tls: Box::new(|| Box::new(ToyTls::default())),
         callers: CallerRules::default(),
@@ -139,124 +140,139 @@ impl Server {
 
 #[test]
 fn four_shards_on_two_cores_move_sessions_while_parked() {
-    let server = serve(4, PlaneLimits::new(1_000));
-    let mut peers = Vec::new();
-    for round in 0..40 {
-        let mut peer = Peer::connect(server.websocket);
-        assert_eq!(peer.ask("UP\n"), "101\n");
-        // Let all shards park in between, now and then.
-        if round % 8 == 0 {
-            std::thread::sleep(Duration::from_millis(20));
+    run(|| {
+        let server = serve(4, PlaneLimits::new(1_000));
+        let mut peers = Vec::new();
+        for round in 0..40 {
+            let mut peer = Peer::connect(server.websocket);
+            assert_eq!(peer.ask("UP\n"), "101\n");
+            // Let all shards park in between, now and then.
+            if round % 8 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let to = round % 4;
+            if to > 0 {
+                assert_eq!(peer.ask(&format!("M {to}\nE\n")), "pong\n");
+                assert_eq!(peer.answer(), "pong\n");
+            }
+            peers.push(peer);
         }
-        let to = round % 4;
-        if to > 0 {
-            assert_eq!(peer.ask(&format!("M {to}\nE\n")), "pong\n");
-            assert_eq!(peer.answer(), "pong\n");
+        for peer in &mut peers {
+            assert_eq!(peer.ask("E\n"), "pong\n");
         }
-        peers.push(peer);
-    }
-    for peer in &mut peers {
-        assert_eq!(peer.ask("E\n"), "pong\n");
-    }
-    let arrivals: Vec<usize> =
-        server.logs.iter().map(|log| log.lock().unwrap().iter().filter(|line| *line == "arrived").count()).collect();
-    assert_eq!(arrivals, [0, 10, 10, 10]);
-    server.end();
+        let arrivals: Vec<usize> = server
+            .logs
+            .iter()
+            .map(|log| log.lock().unwrap().iter().filter(|line| *line == "arrived").count())
+            .collect();
+        assert_eq!(arrivals, [0, 10, 10, 10]);
+        server.end();
+    });
 }
 
 /// Rings beyond the hub wake a parked shard, again and again.
 #[test]
 fn a_parked_shard_is_woken_by_a_ring_that_is_not_its_hub() {
-    let mut limits = PlaneLimits::new(300);
-    limits.table_max = 100;
-    let server = serve(1, limits);
-    let mut peers = Vec::new();
-    for _ in 0..250 {
-        // One after the other: a burst would be larger than what these small tables keep free.
-        let mut peer = Peer::connect(server.websocket);
-        assert_eq!(peer.ask("UP\n"), "101\n");
-        peers.push(peer);
-    }
-    let last = peers.last_mut().unwrap();
-    let (begun, parks) = (Instant::now(), server.number(0, "parks"));
-    while server.number(0, "parks") < parks + 40 {
-        assert!(begun.elapsed() < PATIENCE, "{} parks after {parks}", server.number(0, "parks"));
-        // Long enough to be parked, when the host lets it.
-        std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(last.ask("E\n"), "pong\n");
-    }
-    server.await_number(0, "accept_ring_changes", |changes| changes >= 2);
-    server.await_number(0, "connections", |connections| connections == 250);
-    server.end();
+    run(|| {
+        let mut limits = PlaneLimits::new(300);
+        limits.table_max = 100;
+        let server = serve(1, limits);
+        let mut peers = Vec::new();
+        for _ in 0..250 {
+            // One after the other: a burst would be larger than what these small tables keep free.
+            let mut peer = Peer::connect(server.websocket);
+            assert_eq!(peer.ask("UP\n"), "101\n");
+            peers.push(peer);
+        }
+        let last = peers.last_mut().unwrap();
+        let (begun, parks) = (Instant::now(), server.number(0, "parks"));
+        while server.number(0, "parks") < parks + 40 {
+            assert!(begun.elapsed() < PATIENCE, "{} parks after {parks}", server.number(0, "parks"));
+            // Long enough to be parked, when the host lets it.
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(last.ask("E\n"), "pong\n");
+        }
+        server.await_number(0, "accept_ring_changes", |changes| changes >= 2);
+        server.await_number(0, "connections", |connections| connections == 250);
+        server.end();
+    });
 }
 
 #[test]
 fn an_idle_shard_sleeps() {
-    let server = serve(2, PlaneLimits::new(100));
-    let mut peer = Peer::connect(server.websocket);
-    assert_eq!(peer.ask("UP\n"), "101\n");
-    assert!(server.sleeps(&mut peer), "more than a hundred turns for one request in three seconds");
-    server.end();
+    run(|| {
+        let server = serve(2, PlaneLimits::new(100));
+        let mut peer = Peer::connect(server.websocket);
+        assert_eq!(peer.ask("UP\n"), "101\n");
+        assert!(server.sleeps(&mut peer), "more than a hundred turns for one request in three seconds");
+        server.end();
+    });
 }
 
 #[test]
 fn endpoint_connections_are_dealt_across_threads() {
-    let server = serve(3, PlaneLimits::new(100));
-    let mut peers: Vec<Peer> = (0..30).map(|_| Peer::connect(server.endpoint)).collect();
-    for _ in 0..10 {
-        for peer in &mut peers {
-            assert_eq!(peer.ask("E\n"), "pong\n");
+    run(|| {
+        let server = serve(3, PlaneLimits::new(100));
+        let mut peers: Vec<Peer> = (0..30).map(|_| Peer::connect(server.endpoint)).collect();
+        for _ in 0..10 {
+            for peer in &mut peers {
+                assert_eq!(peer.ask("E\n"), "pong\n");
+            }
         }
-    }
-    let commands = |shard: usize| {
-        let log = server.logs[shard].lock().unwrap();
-        log.iter().filter(|line| *line == "command E").count()
-    };
-    assert_eq!([commands(0), commands(1), commands(2)], [100, 100, 100]);
-    server.end();
+        let commands = |shard: usize| {
+            let log = server.logs[shard].lock().unwrap();
+            log.iter().filter(|line| *line == "command E").count()
+        };
+        assert_eq!([commands(0), commands(1), commands(2)], [100, 100, 100]);
+        server.end();
+    });
 }
 
 #[test]
 fn controls_reach_every_shard_and_a_drain_stops_accepting() {
-    let server = serve(2, PlaneLimits::new(100));
-    let seen = Arc::new(Mutex::new(0));
-    let count = Arc::clone(&seen);
-    server.shards.control(ControlMessage::Edge(Arc::new(move |_: &mut LineEdge| *count.lock().unwrap() += 1)));
-    let begun = Instant::now();
-    while *seen.lock().unwrap() < 2 {
-        assert!(begun.elapsed() < PATIENCE, "a control was lost");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let address = server.websocket;
-    server.shards.drain(1, 10 * PATIENCE);
-    while TcpStream::connect(address).is_ok() {
-        assert!(begun.elapsed() < 2 * PATIENCE, "it still accepts");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let reports = server.shards.wait();
-    assert_eq!(reports.len(), 2);
-    assert!(reports.iter().all(|report| report.drained && report.connections == 0));
-    assert!(begun.elapsed() < 5 * PATIENCE, "it waited for the deadline although all were drained");
+    run(|| {
+        let server = serve(2, PlaneLimits::new(100));
+        let seen = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&seen);
+        server.shards.control(ControlMessage::Edge(Arc::new(move |_: &mut LineEdge| *count.lock().unwrap() += 1)));
+        let begun = Instant::now();
+        while *seen.lock().unwrap() < 2 {
+            assert!(begun.elapsed() < PATIENCE, "a control was lost");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let address = server.websocket;
+        server.shards.drain(1, 10 * PATIENCE);
+        while TcpStream::connect(address).is_ok() {
+            assert!(begun.elapsed() < 2 * PATIENCE, "it still accepts");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let reports = server.shards.wait();
+        assert_eq!(reports.len(), 2);
+        assert!(reports.iter().all(|report| report.drained && report.connections == 0));
+        assert!(begun.elapsed() < 5 * PATIENCE, "it waited for the deadline although all were drained");
+    });
 }
 
 #[test]
 fn a_core_that_is_not_there_is_refused_in_one_sentence() {
-    let setup = ShardSetup {
-        machine: config(0, 1),
-        core: Some(100_000),
-        clock: Arc::new(ProcessClock::start()),
-        limits: PlaneLimits::new(10),
-        listeners: Vec::new(),
-        tls: Box::new(|| Box::new(ToyTls::default())),
-        callers: CallerRules::default(),
-        hibernation: None,
-        edge: Box::new(LineEdge::default),
-        store: Box::new(|_| Box::new(Nothing)),
-        peers: Box::new(|_| Box::new(NoPeers)),
-        upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
-        ledger: Box::new(|| Box::new(Nothing)),
-        wake: Box::new(|_| ()),
-    };
-    let error = start_with(vec![setup], || Ok(()), |_| Script::default()).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("core 100000") && error.contains("shards.cores"), "{error}");
+    run(|| {
+        let setup = ShardSetup {
+            machine: config(0, 1),
+            core: Some(100_000),
+            clock: Arc::new(ProcessClock::start()),
+            limits: PlaneLimits { kind: plane_kind(), ..PlaneLimits::new(10) },
+            listeners: Vec::new(),
+            tls: Box::new(|| Box::new(ToyTls::default())),
+            callers: CallerRules::default(),
+            hibernation: None,
+            edge: Box::new(LineEdge::default),
+            store: Box::new(|_| Box::new(Nothing)),
+            peers: Box::new(|_| Box::new(NoPeers)),
+            upstreams: Box::new(|_| Box::new(NoUpstreams::default())),
+            ledger: Box::new(|| Box::new(Nothing)),
+            wake: Box::new(|_| ()),
+        };
+        let error = start_with(vec![setup], || Ok(()), |_| Script::default()).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("core 100000") && error.contains("shards.cores"), "{error}");
+    });
 }

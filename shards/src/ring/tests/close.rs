@@ -3,12 +3,15 @@
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-use super::{Completion, Kit, PATIENCE, ending};
+use crate::poll::PollPlane;
+use crate::ring::{Plane, RingPlane};
+
+use super::{Completion, Kit, PATIENCE, TestPlane, ending};
 
 /// A pending poll pins the file: without its removal the peer never sees the end. That is why.
 #[test]
 fn rule_3_a_close_with_an_armed_poll_reaches_the_peer() {
-    let mut kit = Kit::new(1, 8);
+    let mut kit = Kit::<RingPlane>::new(1, 8);
     let (mut pinned, conn) = kit.connect();
     kit.plane.poll_in(conn);
     kit.plane.close(conn, false, false);
@@ -33,7 +36,12 @@ fn rule_3_a_close_with_an_armed_poll_reaches_the_peer() {
 /// Removing a poll that has fired already does no harm.
 #[test]
 fn rule_3_a_close_whose_poll_has_fired_reaches_the_peer() {
-    let mut kit = Kit::new(1, 8);
+    fired_poll::<RingPlane>();
+    fired_poll::<PollPlane>();
+}
+
+fn fired_poll<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(1, 8);
     let (mut client, conn) = kit.connect();
     kit.plane.poll_in(conn);
     kit.plane.enter();
@@ -47,12 +55,17 @@ fn rule_3_a_close_whose_poll_has_fired_reaches_the_peer() {
 /// With a table of one slot, a second connection gets it only after the Close, whose completion was staged last.
 #[test]
 fn rule_3_a_slot_is_reused_after_its_close() {
-    let mut kit = Kit::new(1, 1);
+    reused_slot::<RingPlane>();
+    reused_slot::<PollPlane>();
+}
+
+fn reused_slot<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(1, 1);
     let (_first, conn) = kit.connect();
     kit.plane.poll_in(conn);
     kit.plane.enter();
     let second = std::net::TcpStream::connect(kit.address).unwrap();
-    // The full table ends the accept and the kernel closes what found no slot: the reason for rule 5.
+    // The full table ends the accept, and a ring closes what found no slot: the reason for rule 5.
     let result = kit.until("refusal", |completion| match completion {
         Completion::Accepted { result, .. } => Some(result),
         _ => None,
@@ -69,7 +82,12 @@ fn rule_3_a_slot_is_reused_after_its_close() {
 /// Reason for rule 4: a Close with unread input resets the connection, and the bytes that were sent before may be lost.
 #[test]
 fn closing_with_unread_input_resets() {
-    let mut kit = Kit::new(1, 8);
+    unread_input::<RingPlane>();
+    unread_input::<PollPlane>();
+}
+
+fn unread_input<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(1, 8);
     let (mut client, conn) = kit.connect();
     client.write_all(b"unread").unwrap();
     std::thread::sleep(Duration::from_millis(10));

@@ -4,11 +4,12 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_limits};
+use crate::poll::PollPlane;
+use crate::ring::{Completion, Plane, PlaneConfig, RingPlane, SpanSize, eventfd, nofile_limit, raise_limits};
 use machine::limits::BACKLOG_DEFAULT;
 use machine::time::{Instant, TimeSpan};
 
-use super::Kit;
+use super::{Kit, TestPlane};
 
 /// Returns the number of signals of the eventfd since it was last read.
 fn signals(kit: &Kit) -> u64 {
@@ -41,18 +42,18 @@ fn a_table_is_capped_by_the_descriptor_limit() {
     assert_eq!((limit, nofile_limit()), (4_096, 4_096));
     let event = eventfd().unwrap();
     let config = PlaneConfig { rings: 1, table: limit as u32 + 1, sq: 8, cq: 16 };
-    let error = Plane::new(config, event.as_fd()).map(|_| ()).unwrap_err();
+    let error = RingPlane::new(config, event.as_fd()).map(|_| ()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
     let fitting = PlaneConfig::sized(limit as u32 * 3, limit as u32, BACKLOG_DEFAULT);
     assert!(fitting.rings > 3);
-    assert!(Plane::new(fitting, event.as_fd()).is_ok(), "several tables of that size in one process");
+    assert!(RingPlane::new(fitting, event.as_fd()).is_ok(), "several tables of that size in one process");
 }
 
 /// While the shard works, completions signal nothing; once it announces, the next one does; and what came in
 /// between is seen before it would sleep.
 #[test]
 fn completions_are_announced_only_while_parked() {
-    let mut kit = Kit::new(2, 16);
+    let mut kit = Kit::<RingPlane>::new(2, 16);
     kit.arm_next(1);
     let (mut client, conn) = kit.connect_in(1);
     kit.plane.poll_in(conn);
@@ -77,8 +78,8 @@ fn completions_are_announced_only_while_parked() {
         Completion::Received { span, result, .. } => Some((span, result)),
         _ => None,
     });
-    assert_eq!(kit.plane.arena.bytes(&span, 13), b"while working");
-    kit.plane.arena.free(span);
+    assert_eq!(kit.plane.arena().bytes(&span, 13), b"while working");
+    kit.plane.arena().free(span);
     kit.plane.poll_in(conn);
     kit.plane.enter();
     assert!(kit.plane.announce());
@@ -92,7 +93,12 @@ fn completions_are_announced_only_while_parked() {
 /// A RECV with MSG_DONTWAIT is over when the submission returns, also when there is nothing to receive.
 #[test]
 fn a_receive_is_over_when_its_submission_returns() {
-    let mut kit = Kit::new(1, 16);
+    received::<RingPlane>();
+    received::<PollPlane>();
+}
+
+fn received<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(1, 16);
     let (mut client, conn) = kit.connect();
     for (text, expected) in [(&b""[..], -libc::EAGAIN), (b"bytes", 5)] {
         client.write_all(text).unwrap();
@@ -104,17 +110,22 @@ fn a_receive_is_over_when_its_submission_returns() {
         kit.plane.enter();
         let Some(Completion::Received { span, result, .. }) = kit.plane.next() else { panic!("not over") };
         assert_eq!(result, expected);
-        kit.plane.arena.free(span);
+        kit.plane.arena().free(span);
     }
 }
 
 /// A thread that blocks in the hub hears of every ring, of writes to the eventfd and of the timeout.
 #[test]
 fn every_ring_the_eventfd_and_the_timeout_wake_the_shard() {
-    let mut kit = Kit::new(3, 16);
+    wakes::<RingPlane>();
+    wakes::<PollPlane>();
+}
+
+fn wakes<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(3, 16);
     // If a wake is lost, a minute passes and the wait that is asserted fails.
     let lost = Instant(0).after(TimeSpan::from_secs(60));
-    let sleep = |kit: &mut Kit| {
+    let sleep = |kit: &mut Kit<P>| {
         kit.plane.wake_at(Instant(0), lost);
         kit.eventually("it never sleeps", |kit| {
             kit.plane.enter();

@@ -1,5 +1,5 @@
-//! Facts of the kernel that the rings rely on (RULES.md), and its rules 2 and 3. The other
-//! rules are the reactor's: `reactor/tests`.
+//! Facts of the kernel that the rings rely on (RULES.md), and its rules 2 and 3, which the poll plane keeps, too. The
+//! other rules are the reactor's: `reactor/tests`.
 
 mod close;
 mod facts;
@@ -9,29 +9,47 @@ mod sends;
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::poll::PollPlane;
 use crate::ports::Port;
 use machine::ids::ConnId;
 use machine::limits::BACKLOG_DEFAULT;
 
-use super::{Completion, CompletionKey, Plane, PlaneConfig, eventfd, listen, local_address};
+use super::{Completion, CompletionKey, Plane, PlaneConfig, RingPlane, eventfd, listen, local_address};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A plane of these tests.
+pub(crate) trait TestPlane: Plane + Sized {
+    fn open(config: PlaneConfig, event: BorrowedFd<'_>) -> Self;
+}
+
+impl TestPlane for RingPlane {
+    fn open(config: PlaneConfig, event: BorrowedFd<'_>) -> RingPlane {
+        RingPlane::new(config, event).unwrap()
+    }
+}
+
+impl TestPlane for PollPlane {
+    fn open(config: PlaneConfig, event: BorrowedFd<'_>) -> PollPlane {
+        PollPlane::new(config, event).unwrap()
+    }
+}
 
 /// A plane with one listener armed in ring 0.
-struct Kit {
-    plane: Plane,
+pub(crate) struct Kit<P = RingPlane> {
+    pub plane: P,
     event: OwnedFd,
     listener: OwnedFd,
     address: SocketAddr,
 }
 
-impl Kit {
-    fn new(rings: u16, table: u32) -> Kit {
+impl<P: TestPlane> Kit<P> {
+    pub fn new(rings: u16, table: u32) -> Kit<P> {
         let event = eventfd().unwrap();
-        let mut plane = Plane::new(PlaneConfig { rings, table, sq: 64, cq: 256 }, event.as_fd()).unwrap();
+        let mut plane = P::open(PlaneConfig { rings, table, sq: 64, cq: 256 }, event.as_fd());
         let listener = listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket, BACKLOG_DEFAULT).unwrap();
         let address = local_address(&listener).unwrap();
         plane.accept(0, 0, 0, listener.as_fd());
@@ -40,7 +58,7 @@ impl Kit {
     }
 
     /// A client, and the name of its server side.
-    fn connect(&mut self) -> (TcpStream, ConnId) {
+    pub fn connect(&mut self) -> (TcpStream, ConnId) {
         self.connect_in(0)
     }
 
@@ -67,7 +85,7 @@ impl Kit {
     }
 
     /// Enters until a completion is what is waited for.
-    fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
+    pub fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
             self.plane.enter();
@@ -82,7 +100,7 @@ impl Kit {
     }
 
     /// Waits for what the kernel does by itself: on a busy host it hands a segment on when it comes to it.
-    fn eventually(&mut self, what: &str, mut done: impl FnMut(&mut Kit) -> bool) {
+    pub fn eventually(&mut self, what: &str, mut done: impl FnMut(&mut Kit<P>) -> bool) {
         let begun = Instant::now();
         while !done(self) {
             assert!(begun.elapsed() < PATIENCE, "{what}");
@@ -100,7 +118,7 @@ impl Kit {
 }
 
 /// Returns the peer's view within `wait`: the end of the stream, an error, or nothing.
-fn ending(client: &mut TcpStream, wait: Duration) -> Option<Result<(), ErrorKind>> {
+pub(crate) fn ending(client: &mut TcpStream, wait: Duration) -> Option<Result<(), ErrorKind>> {
     client.set_read_timeout(Some(wait)).unwrap();
     let mut buffer = [0; 4096];
     loop {

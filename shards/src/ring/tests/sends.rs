@@ -3,10 +3,11 @@
 use std::io::Read;
 use std::time::Duration;
 
-use crate::ring::{PendingOutput, Sent};
+use crate::poll::PollPlane;
+use crate::ring::{PendingOutput, RingPlane, Sent};
 use machine::ids::ConnId;
 
-use super::{Kit, PATIENCE};
+use super::{Kit, PATIENCE, TestPlane};
 
 fn output(byte: u8, len: usize) -> PendingOutput {
     let mut out = PendingOutput::default();
@@ -16,7 +17,7 @@ fn output(byte: u8, len: usize) -> PendingOutput {
 
 /// Sends until the socket refuses, also after a while in which the kernel may have handed on what it had; returns the
 /// number of bytes that it took and the outbox that came back last.
-fn fill(kit: &mut Kit, conn: ConnId) -> (usize, Sent) {
+fn fill<P: TestPlane>(kit: &mut Kit<P>, conn: ConnId) -> (usize, Sent) {
     let (mut taken, mut refusals) = (0, 0);
     loop {
         assert!(taken < 64 << 20, "no socket takes that much");
@@ -42,7 +43,12 @@ fn fill(kit: &mut Kit, conn: ConnId) -> (usize, Sent) {
 /// came back may be overwritten at once without the peer seeing anything of it.
 #[test]
 fn rule_2_refused_sends_are_known_before_more_is_staged() {
-    let mut kit = Kit::new(1, 8);
+    refused_sends::<RingPlane>();
+    refused_sends::<PollPlane>();
+}
+
+fn refused_sends<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(1, 8);
     let (mut client, conn) = kit.connect();
     let (taken, sent) = fill(&mut kit, conn);
     assert!(sent.conn == conn && sent.output.len() == 6_000);
@@ -67,7 +73,12 @@ fn rule_2_refused_sends_are_known_before_more_is_staged() {
 /// A submission of many sends: each outbox comes back with its own result.
 #[test]
 fn rule_2_every_outbox_of_a_submission_comes_back_with_its_result() {
-    let mut kit = Kit::new(2, 64);
+    every_outbox::<RingPlane>();
+    every_outbox::<PollPlane>();
+}
+
+fn every_outbox<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(2, 64);
     let peers: Vec<_> = (0..40).map(|_| kit.connect()).collect();
     let (_, full) = (0, fill(&mut kit, peers[7].1));
     drop(full);
@@ -89,7 +100,12 @@ fn rule_2_every_outbox_of_a_submission_comes_back_with_its_result() {
 /// More sends than the submission queue has entries: it is submitted in between, and nothing is lost.
 #[test]
 fn rule_2_a_full_submission_queue_is_submitted_in_between() {
-    let mut kit = Kit::new(1, 256);
+    full_queue::<RingPlane>();
+    full_queue::<PollPlane>();
+}
+
+fn full_queue<P: TestPlane>() {
+    let mut kit = Kit::<P>::new(1, 256);
     let mut peers: Vec<_> = (0..150).map(|_| kit.connect()).collect();
     for (_, conn) in &peers {
         kit.plane.send(*conn, output(b'c', 10));
