@@ -1,6 +1,6 @@
 # murre in one image: `docker build -t murre .`
 #
-# Every socket of murre lives in io_uring rings, which the default container profile forbids. Run it with:
+# The default container profile forbids io_uring: murre then polls its sockets. With io_uring, run it with:
 #
 #   docker run \
 #       --security-opt seccomp=tuning/seccomp.json \

@@ -20,7 +20,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// A file of the data directory is damaged.
 pub const DAMAGED: u8 = 65;
-/// This host cannot run murre: no io_uring, too old a kernel, limits too low.
+/// This host cannot run murre: too old a kernel, limits too low, or no io_uring where a setting needs it.
 pub const UNAVAILABLE: u8 = 69;
 /// The server went down with an error of its own.
 pub const SOFTWARE: u8 = 70;

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -67,19 +68,36 @@ def without(names, directory, number):
 def test_the_default_profile_is_refused_with_the_one_that_is_not(tmp_path, number):
     """Also what proves that the filter of these tests filters."""
     profile = without(RING_CALLS, tmp_path, number)
-    serve = [binary(), "serve", "--data-dir", str(tmp_path / "data")]
+    rings = ["--set", "shards.plane=io_uring"]
+    serve = [binary(), "serve", "--data-dir", str(tmp_path / "data"), *rings]
     refused = run([*CONFINE, "container", profile, *serve])
     assert refused.returncode == 69, refused.stderr
     said = refused.stderr.splitlines()[-1]
     assert "io_uring: refused by a seccomp filter: " in said and "tuning/seccomp.json" in said, said
     assert not (tmp_path / "data").exists()
-    doctor = run([*CONFINE, "container", profile, binary(), "doctor", "--json"])
+    doctor = run([*CONFINE, "container", profile, binary(), "doctor", "--json", *rings])
     assert doctor.returncode == 69
     ring = next(f for f in json.loads(doctor.stdout)["findings"] if f["what"] == "io_uring")
     assert ring["verdict"] == "FAIL" and "tuning/seccomp.json" in ring["mend"][0]
     doctor = run([*CONFINE, "container", str(PROFILE), binary(), "doctor", "--json"])
     ring = next(f for f in json.loads(doctor.stdout)["findings"] if f["what"] == "io_uring")
     assert ring["verdict"] == "ok"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS], ids=["EPERM", "ENOSYS"])
+def test_a_server_polls_under_the_default_profile_and_says_why(tmp_path, number):
+    server = Server(tmp_path, prefix=[*CONFINE, "container", without(RING_CALLS, tmp_path, number)])
+    try:
+        server.start()
+        with urllib.request.urlopen(server.url("admin") + "/health", timeout=10) as answer:
+            plane = json.load(answer)["plane"]
+        assert plane["kind"] == "poll" and "refused by a seccomp filter" in plane["why"], plane
+        probe = run([binary(), "probe", "--ws", server.url("websocket")])
+        assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
+        server.restart()
+        server.stop()
+    finally:
+        server.kill()
 
 
 def listening(pid):

@@ -59,6 +59,8 @@ fn a_server_needs_locked_memory_for_its_rings_and_names_the_limit_that_is_too_lo
     for port in ["--websocket", "--endpoint", "--node", "--admin"] {
         command.args([port, "127.0.0.1:0"]);
     }
+    // Without this setting it polls.
+    command.args(["--set", "shards.plane=io_uring"]);
     let output = command.args(["--shards", "1", "--max-connections", "1000"]).stdin(Stdio::null()).output().unwrap();
     let sentence = refused(&output);
     assert!(sentence.contains("locked memory (hard): 263 KiB: "), "{sentence}");

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config, StoreKind};
 use crate::host::{self, Facts, Finding, Needs, Sysctl, Verdict, runs_here};
+use crate::node;
 use store::scylla::operator;
 
 /// Arguments of this command.
@@ -54,12 +55,13 @@ pub fn run(args: Args) -> ExitCode {
         Err(error) => return fail(status::CONFIG, &error),
     };
     let of_config = Needs::of(&config);
-    let needs = Needs { connections: args.max_connections.unwrap_or(of_config.connections), ..of_config };
+    let needs = Needs { connections: args.max_connections.unwrap_or(of_config.connections), ..of_config }
+        .with_frozen(here && node::hibernation_waits(&config.data_dir));
     if args.sysctls {
         let lines = to_lines(&host::sysctls(&Facts::read(&args.root), needs));
         return io::stdout().write_all(lines.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    let facts = if here { Facts::here(&config.data_dir) } else { Facts::read(&args.root) };
+    let facts = if here { Facts::here(&config.data_dir, config.shards.plane) } else { Facts::read(&args.root) };
     let mut findings = host::judge(&facts, needs);
     if here {
         findings.extend(endpoint_url::examine(&config));

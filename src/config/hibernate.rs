@@ -7,7 +7,7 @@ use super::allowed::SECONDS_OR_ZERO;
 use super::error::ConfigError;
 use super::key::keys;
 use super::parse::{self, Raw};
-use super::settings::{Config, DrainMode};
+use super::settings::{Config, DrainMode, PlaneChoice};
 
 keys! {
     /// Frozen connections.
@@ -51,6 +51,12 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     {
         return Err(ConfigError::Conflict(
             "drain.mode = hibernate needs records that outlive the process; set hibernate.after and hibernate.dir",
+        ));
+    }
+    if config.hibernate.after.is_some() && config.shards.plane == PlaneChoice::Poll {
+        return Err(ConfigError::Conflict(
+            "hibernate.after needs io_uring rings, and shards.plane is poll; set shards.plane to \
+             auto or io_uring, or hibernate.after to 0",
         ));
     }
     let (probed, interval) = (config.hibernate.ping_interval, config.websocket.auto_ping_interval);

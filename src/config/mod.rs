@@ -54,8 +54,8 @@ pub use setting::Origin;
 pub use settings::{
     Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
     DrainMode, Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, Metrics,
-    MinVersion, Node, NodeTls, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store,
-    StoreKind, Strangers, UnknownName, WebSocket,
+    MinVersion, Node, NodeTls, PlaneChoice, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush,
+    Steer, Store, StoreKind, Strangers, UnknownName, WebSocket,
 };
 pub use sources::Sources;
 pub(crate) use words::nearest_of;

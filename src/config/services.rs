@@ -7,7 +7,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::{ADDRESSES, ADDRESSES_OR_NONE, BYTES, CALL_URL, LEVEL, PEM, SECONDS, SECONDS_OR_ZERO, URL};
 use super::key::keys;
-use super::settings::{Challenge, DrainMode, LogFormat, Steer, StoreKind};
+use super::settings::{Challenge, DrainMode, LogFormat, PlaneChoice, Steer, StoreKind};
 use super::values::consistency;
 use super::{acme, parse, words};
 
@@ -127,6 +127,14 @@ keys! {
         "off or cpu",
         "Shard of a new connection: any shard, or that of the CPU that received its first packet; for hosts with as many receive queues as shards.",
         |c, raw| { c.shards.steer = parse::word(raw, &[("off", Steer::Off), ("cpu", Steer::Cpu)])?; Some(()) };
+    "shards.plane" = "auto",
+        "auto, io_uring or poll",
+        "System interface for sockets: io_uring rings or epoll. auto uses rings where they work, and epoll elsewhere. With hibernation, auto requires rings. Only poll gives up frozen sessions.",
+        |c, raw| {
+            use PlaneChoice::{Auto, IoUring, Poll};
+            c.shards.plane = parse::word(raw, &[("auto", Auto), ("io_uring", IoUring), ("poll", Poll)])?;
+            Some(())
+        };
 
     "store.kind" ("store" "KIND") = "embedded",
         "embedded, scylla for one store that several nodes share, or memory for trials that may forget everything",

@@ -86,6 +86,17 @@ pub struct Shards {
     /// Connections of each listening socket.
     pub backlog: u16,
     pub steer: Steer,
+    pub plane: PlaneChoice,
+}
+
+/// `shards.plane`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PlaneChoice {
+    /// Rings where they work, else epoll. With hibernation only rings.
+    #[default]
+    Auto,
+    IoUring,
+    Poll,
 }
 
 /// `shards.steer`.

@@ -30,6 +30,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),
+    ("shards.plane", &["auto", "io_uring", "poll"]),
     ("shards.steer", &["off", "cpu"]),
     ("store.kind", &["embedded", "scylla", "memory"]),
     ("tls.min_version", &["1.3", "1.2"]),

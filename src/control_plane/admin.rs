@@ -143,6 +143,9 @@ async fn status(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>
     if let Some(error) = worst_trouble(&states) {
         body["error"] = error.into();
     }
+    if let Some(plane) = plane(&view) {
+        body["plane"] = plane;
+    }
     (liveness(&states), Json(body))
 }
 
@@ -167,10 +170,19 @@ async fn health(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>
         "message_table": table,
         "routers": { "apns": has(BridgeKind::Apns), "fcm": has(BridgeKind::Fcm) },
     });
+    if let Some(plane) = plane(&view) {
+        body["plane"] = plane;
+    }
     if let Some(awaited) = view.own.orders.as_ref().and_then(|orders| orders.waits_for()) {
         body["waits_for"] = awaited.into();
     }
     (liveness(&states), Json(body))
+}
+
+/// Returns the plane of the shards, and the reason.
+fn plane(view: &AdminState) -> Option<Value> {
+    let plane = view.sources.plane.as_ref()?;
+    Some(json!({ "kind": plane.kind.word(), "why": plane.why }))
 }
 
 /// One condition.
@@ -227,6 +239,7 @@ async fn stats(State(view): State<Arc<AdminState>>) -> Json<Value> {
         "version": version::VERSION,
         "health": worst(&states).word(),
         "conditions": states.iter().map(condition).collect::<Vec<_>>(),
+        "plane": plane(&view),
         "uptime_seconds": view.started.elapsed().as_secs_f64(),
         "shards": view.sources.shards.iter().map(|board| numbers(board)).collect::<Vec<_>>(),
         "shard_meanings": view.sources.shards.first().map(|board| meanings(board)).unwrap_or_default(),

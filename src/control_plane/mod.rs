@@ -75,6 +75,7 @@ use machine::stats::Board;
 use tokio::sync::watch;
 
 use crate::config::Secret;
+use crate::host::Plane;
 use admin_server::{AdminServer, Counted, Handshake, Hosts};
 use broadcast_poller::BroadcastPoller;
 use broadcasts::Broadcasts;
@@ -98,6 +99,8 @@ pub struct MetricSources {
     pub strangers: Option<Arc<Strangers>>,
     /// Conditions of the node, which health pages report too.
     pub conditions: Arc<Conditions>,
+    /// Plane of the shards, which health pages report too.
+    pub plane: Option<Plane>,
 }
 
 /// Servers that the control plane calls by itself. By default none.

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use shards::ring::{self, ProbeError};
 
+use crate::config::PlaneChoice;
+
 /// Everything by which a host is judged.
 #[derive(Debug, Default)]
 pub struct Facts {
@@ -66,15 +68,15 @@ pub struct Facts {
 
 impl Facts {
     /// Reads the facts about the host of this process, and tries what only a trial shows. `data_dir` may not be there
-    /// yet.
-    pub fn here(data_dir: &Path) -> Facts {
-        let ring = ring::probe();
-        let is_there = ring.is_ok();
+    /// yet. With an explicit poll no ring is tried: a filter may kill the process for it.
+    pub fn here(data_dir: &Path, plane: PlaneChoice) -> Facts {
+        let ring = (plane != PlaneChoice::Poll).then(ring::probe);
+        let is_there = ring == Some(Ok(()));
         let tried = |trial: fn() -> Result<bool, ProbeError>| is_there.then(|| trial().ok()).flatten();
         Facts {
             tells_peers: tried(ring::tells_peers),
             takes_sockets_out: tried(ring::takes_sockets_out),
-            ring: Some(ring),
+            ring,
             ipv6: Some(has_ipv6()),
             data_in_memory: memory_file_system(data_dir),
             ..Facts::read(Path::new("/"))

@@ -46,6 +46,22 @@ pub(super) fn version(facts: &Facts) -> Finding {
     good(what, found, wanted)
 }
 
+/// Lowest kernel for the poll plane.
+const KERNEL_EPOLL: (u32, u32) = (4, 18);
+
+/// Judges the version for the poll plane.
+pub(super) fn version_for_epoll(facts: &Facts) -> Finding {
+    let what = "kernel";
+    let wanted = format!(">= {} to poll, >= {} for io_uring", dotted(KERNEL_EPOLL), dotted(KERNEL_FLOOR));
+    let Some(version) = facts.kernel else { return unknown(what, wanted, "/proc/sys/kernel/osrelease") };
+    let found = facts.release.clone().unwrap_or_else(|| dotted(version));
+    if version < KERNEL_EPOLL {
+        let why = format!("murre was written for Linux {} and newer", dotted(KERNEL_EPOLL));
+        return Finding { what, found, wanted, verdict: Verdict::Fail, why, mend: vec![NEWER_KERNEL.into()] };
+    }
+    good(what, found, wanted)
+}
+
 pub(super) fn io_uring(facts: &Facts) -> Finding {
     if let Some(finding) = io_uring_switched_off(facts) {
         return finding;
@@ -150,7 +166,7 @@ fn no_io_uring(found: &str, why: &str, mend: &str) -> Finding {
 }
 
 /// Judges each feature that a setting needs and that is not in every kernel that runs murre.
-pub(super) fn features(facts: &Facts, needs: Needs) -> Vec<Finding> {
+pub(super) fn features(facts: &Facts, needs: Needs, polls: bool) -> Vec<Finding> {
     // A trial outweighs the version.
     let has = |trial: Option<bool>, since| trial.or(facts.kernel.map(|version| version >= since));
     let by_switch = |is_on| if is_on { Demand::Default } else { Demand::Off };
@@ -159,7 +175,8 @@ pub(super) fn features(facts: &Facts, needs: Needs) -> Vec<Finding> {
             what: "addresses of callers",
             demand: needs.callers,
             since: (6, 7),
-            is_there: has(facts.tells_peers, (6, 7)),
+            // Every kernel returns the peer addresses of ordinary descriptors.
+            is_there: if polls { Some(true) } else { has(facts.tells_peers, (6, 7)) },
             why: match needs.callers {
                 Demand::Set => "this kernel does not tell the addresses of callers, which strangers.* and proxy.* need",
                 _ => "this kernel does not tell the addresses of callers: strangers.* stays off",

@@ -9,22 +9,30 @@ mod finding;
 mod kernel;
 mod needs;
 mod network;
+mod plane;
 mod resources;
 #[cfg(test)]
 mod tests;
 
+use shards::ring::PlaneKind;
+
 pub use facts::{Facts, has_ipv6};
 pub use finding::{Finding, Sysctl, Verdict, good};
 pub use needs::{Demand, Needs};
-pub(crate) use resources::share;
+pub use plane::{Plane, plane};
+pub(crate) use resources::{fitting_in_files, share};
 
 /// Judges everything, in the order of importance.
 pub fn judge(facts: &Facts, needs: Needs) -> Vec<Finding> {
+    let plane = plane(facts, needs);
+    let polls = plane.kind == PlaneKind::Poll;
+    let [version, rings] = plane::kernel_and_rings(facts, needs, &plane);
     let mut findings = vec![
-        kernel::version(facts),
-        kernel::io_uring(facts),
-        resources::locked_memory(facts, needs),
-        resources::open_files(facts, needs),
+        version,
+        rings,
+        plane::finding(&plane),
+        resources::locked_memory(facts, needs, polls),
+        resources::open_files(facts, needs, polls),
         resources::files_of_the_host(facts, needs).finding(),
         network::somaxconn(facts, needs).finding(),
         network::syn_backlog(facts, needs).finding(),
@@ -34,7 +42,7 @@ pub fn judge(facts: &Facts, needs: Needs) -> Vec<Finding> {
         resources::memory(facts, needs),
         resources::cores(facts),
     ];
-    findings.extend(kernel::features(facts, needs));
+    findings.extend(kernel::features(facts, needs, polls));
     findings.extend(network::ipv6(facts, needs));
     findings.extend(resources::data_directory(facts, needs));
     findings

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::config::{Config, Shards, Steer, StoreKind};
+use crate::config::{Config, PlaneChoice, Shards, Steer, StoreKind};
 
 /// Demand for a feature of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +23,10 @@ pub struct Needs {
     pub backlog: u64,
     /// Number of shards by `shards.count` and `shards.cores`; `None`: one for each CPU of this process.
     pub shards: Option<u64>,
+    /// `shards.plane`.
+    pub plane: PlaneChoice,
+    /// Subject that needs rings, if there is one.
+    pub rings: Option<&'static str>,
     /// `shards.steer` is `cpu`.
     pub steer: bool,
     /// Addresses of callers: for `strangers.*` and `proxy.*`.
@@ -40,13 +44,15 @@ pub struct Needs {
 impl Needs {
     /// Needs of `murre serve` with this configuration.
     pub fn of(config: &Config) -> Needs {
-        let Shards { ref cores, count, backlog, steer } = config.shards;
+        let Shards { ref cores, count, backlog, steer, plane } = config.shards;
         let shards = if count == 0 { cores.len() as u64 } else { u64::from(count) };
         let hibernation = config.hibernate.after.is_some();
         Needs {
             connections: u64::from(config.max_connections),
             backlog: u64::from(backlog),
             shards: (shards > 0).then_some(shards),
+            plane,
+            rings: hibernation.then_some("hibernate.after"),
             steer: steer == Steer::Cpu,
             callers: callers(config),
             hibernation,
@@ -59,6 +65,14 @@ impl Needs {
                 StoreKind::Scylla => config.delivery.durable,
             },
         }
+    }
+}
+
+impl Needs {
+    /// Returns these needs for a data directory where frozen sessions of an earlier process may wait.
+    pub fn with_frozen(self, wait: bool) -> Needs {
+        let frozen = wait.then_some("the takeover of frozen sessions");
+        Needs { rings: self.rings.or(frozen), ..self }
     }
 }
 

@@ -42,8 +42,11 @@ fn rings(facts: &Facts, needs: Needs, limit: u64) -> (u16, u32) {
 
 /// Judges the limit against the rings of all shards. The kernel counts those of all processes of a user together, so
 /// that a server which starts while another one ends needs twice as much.
-pub(super) fn locked_memory(facts: &Facts, needs: Needs) -> Finding {
+pub(super) fn locked_memory(facts: &Facts, needs: Needs, polls: bool) -> Finding {
     let what = "locked memory (hard)";
+    if polls {
+        return good(what, "not counted".into(), "any without rings".into());
+    }
     let shards = shards(facts, needs);
     let (rings, _) = rings(facts, needs, facts.files_hard.unwrap_or(u64::MAX));
     let least = shards * u64::from(rings) * shards::ring::RING_BYTES + TRIAL_BYTES;
@@ -77,12 +80,15 @@ pub(super) fn locked_memory(facts: &Facts, needs: Needs) -> Finding {
     Finding { what, found: bytes(limit), wanted, verdict, why, mend }
 }
 
-pub(super) fn open_files(facts: &Facts, needs: Needs) -> Finding {
+pub(super) fn open_files(facts: &Facts, needs: Needs, polls: bool) -> Finding {
     let what = "RLIMIT_NOFILE (hard)";
     let shards = shards(facts, needs);
     let (fewest, table) = rings(facts, needs, u64::MAX);
-    let needed = u64::from(table).max(OTHER_FILES);
-    let text = format!(">= {needed}, a ring of {} connections on {shards} shards", needs.connections);
+    let needed = if polls { needed_files(needs) } else { u64::from(table).max(OTHER_FILES) };
+    let text = match polls {
+        true => format!(">= {needed}, {} connections and the rest", needs.connections),
+        false => format!(">= {needed}, a ring of {} connections on {shards} shards", needs.connections),
+    };
     let Some(limit) = facts.files_hard else { return unknown(what, text, "/proc/self/limits") };
     if limit >= needed {
         return good(what, number(limit), text);
@@ -92,10 +98,15 @@ pub(super) fn open_files(facts: &Facts, needs: Needs) -> Finding {
     let mut mend = if highest.good || highest.found.is_none() { Vec::new() } else { highest.finding().mend };
     mend.push(format!("systemctl edit murre   # [Service] LimitNOFILE={limit_to_set}"));
     mend.push(format!("docker run --ulimit nofile={limit_to_set}:{limit_to_set} ..."));
-    let why = format!(
-        "it caps the table of one ring: a shard then opens {} rings in place of {fewest} and pays for visiting them",
-        rings(facts, needs, limit).0
-    );
+    let why = if polls {
+        format!("it caps all connections together: max_connections is lowered to {}", fitting_in_files(limit))
+    } else {
+        let rings = rings(facts, needs, limit).0;
+        format!(
+            "it caps the table of one ring: a shard then opens {rings} rings in place of {fewest} and pays for \
+             visiting them"
+        )
+    };
     Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
 }
 
@@ -157,6 +168,13 @@ pub(super) fn cores(facts: &Facts) -> Finding {
         },
         _ => good(what, cpus.to_string(), wanted),
     }
+}
+
+/// Returns the number of connections for which `limit` descriptors of a process suffice: the inverse of
+/// [`needed_files`]. A low limit leaves a quarter to everything else.
+pub(crate) fn fitting_in_files(limit: u64) -> u64 {
+    let left = limit - OTHER_FILES.min(limit / 4);
+    left / 21 * 20
 }
 
 /// Descriptors that hold `connections`, of all rings together: 1.05 times as many slots (ring/RULES.md) and everything

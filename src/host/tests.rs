@@ -1,12 +1,14 @@
 //! Hosts described by files and by the results of trials, and the findings on each.
 
+mod plane;
+
 use std::fs;
 use std::path::Path;
 
 use shards::ring::ProbeError;
 
 use super::{Demand, Facts, Finding, Needs, Verdict, judge, runs_here, sysctls};
-use crate::config::{Config, Sources};
+use crate::config::{Config, PlaneChoice, Sources};
 
 /// A tuned host with two million descriptors.
 const HOST: &[(&str, &str)] = &[
@@ -51,9 +53,9 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A host for a million connections with default settings.
+/// A host for a million connections on rings, with default settings otherwise.
 fn million() -> Needs {
-    Needs { connections: 1_000_000, ..needs(&[]) }
+    Needs { connections: 1_000_000, ..needs(&["shards.plane=io_uring"]) }
 }
 
 fn needs(settings: &[&str]) -> Needs {
@@ -179,7 +181,7 @@ fn locked_memory_is_judged_by_the_rings_of_all_shards() {
             kilobytes << 10
         );
         let files = [&[newer, ("proc/self/limits", limits.as_str())], changes].concat();
-        about(&judge(&host(&files), Needs { shards: Some(2), ..needs(&[]) }), "locked memory").clone()
+        about(&judge(&host(&files), Needs { shards: Some(2), ..million() }), "locked memory").clone()
     };
     for (kilobytes, verdict) in
         [(0, Verdict::Fail), (463, Verdict::Fail), (464, Verdict::Warn), (928, Verdict::Good), (8_192, Verdict::Good)]
@@ -233,7 +235,7 @@ fn each_feature_is_judged_by_the_settings_that_need_it() {
 #[test]
 fn a_trial_outweighs_the_version() {
     let mut facts = host(&[("proc/sys/kernel/osrelease", "5.14.0-503.el9\n")]);
-    assert!(!runs_here(&judge(&facts, needs(&[]))));
+    assert!(!runs_here(&judge(&facts, million())));
     facts.ring = Some(Ok(()));
     facts.tells_peers = Some(true);
     let findings = judge(&facts, needs(&["strangers.connections=1"]));
@@ -297,9 +299,9 @@ fn a_data_directory_in_memory_is_warned_of_where_something_would_be_lost() {
 /// `/dev/shm` is one on every host of these tests; a directory that is not there yet has the file system of its parent.
 #[test]
 fn the_file_system_of_a_directory_is_found_before_it_is_made() {
-    let facts = Facts::here(Path::new("/dev/shm/murre-that-is/not/there"));
+    let facts = Facts::here(Path::new("/dev/shm/murre-that-is/not/there"), PlaneChoice::Poll);
     assert_eq!(facts.data_in_memory, Some("tmpfs"));
-    assert_eq!(Facts::here(Path::new("/proc/murre")).data_in_memory, None);
+    assert_eq!(Facts::here(Path::new("/proc/murre"), PlaneChoice::Poll).data_in_memory, None);
 }
 
 #[test]
@@ -419,9 +421,11 @@ fn facts_that_cannot_be_read_are_said_and_keep_nobody_from_starting() {
 
 #[test]
 fn this_host_is_understood() {
-    let facts = Facts::here(Path::new("/"));
+    let facts = Facts::here(Path::new("/"), PlaneChoice::Auto);
     assert!(facts.kernel.is_some() && facts.cpus.is_some() && facts.files_hard.is_some(), "{facts:?}");
     assert!(facts.ring.is_some());
+    let polls = Facts::here(Path::new("/"), PlaneChoice::Poll);
+    assert!(polls.kernel == facts.kernel && polls.ring.is_none(), "an explicit poll tries no ring");
 }
 
 #[test]

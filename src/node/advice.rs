@@ -9,13 +9,13 @@ use crate::config::Config;
 use crate::host::{self, Facts, Finding, Needs, Verdict};
 use protocol::wire::url::{BaseUrl, Origin};
 
-/// Judges the host by the needs of this configuration, and logs a warning for each finding with which the server
+/// Judges the host by the needs of a configuration, and logs a warning for each finding with which the server
 /// starts.
 ///
 /// # Errors
 /// [`NodeError::Unfit`] with the findings that keep it from starting.
-pub(super) fn on_host(config: &Config, facts: &Facts) -> Result<(), NodeError> {
-    let findings = host::judge(facts, Needs::of(config));
+pub(super) fn on_host(facts: &Facts, needs: Needs) -> Result<(), NodeError> {
+    let findings = host::judge(facts, needs);
     let of = |verdict| findings.iter().filter(move |finding| finding.verdict == verdict);
     let fatal: Vec<String> = of(Verdict::Fail).map(Finding::sentence).collect();
     if !fatal.is_empty() {

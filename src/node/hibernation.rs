@@ -27,7 +27,7 @@ use crate::config::{self, Config};
 use crate::control_plane::{ControlPlaneBuilder, Signal};
 use crate::edge::PushEdge;
 pub(super) use left::Found;
-pub use left::{Note, tables_in_the_way};
+pub use left::{Note, tables_in_the_way, waits};
 
 /// The gate of a node, and the directory of its records. Dropped when its shards have ended.
 #[derive(Default)]
@@ -159,8 +159,9 @@ fn open(
     };
     let ports: Vec<u16> = addresses.iter().map(|address| address.address.port()).collect();
     let adopts = gate.records.as_ref().map(RecordDir::path);
-    if found.undo(&ports, adopts) && adopts.is_none() {
-        tracing::warn!("frozen sessions of an earlier process given up; their peers are reset");
+    let undone = found.undo(&ports, adopts);
+    if let Some(sessions) = undone.filter(|_| adopts.is_none()) {
+        tracing::warn!(sessions, "frozen sessions of an earlier process given up; their peers are reset");
     }
     let after = TimeSpan(after.unwrap_or_default().as_nanos() as u64);
     let with_probes = |(gate, records)| Hibernation { after, gate, records, probes: probes(config) };

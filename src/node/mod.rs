@@ -57,7 +57,9 @@ pub use banner::Addresses;
 pub(crate) use certificates::ordered;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, admin_token, warn_of_readers};
 pub use error::NodeError;
-pub use hibernation::{Note as HibernationNote, tables_in_the_way, try_here as try_hibernation};
+pub use hibernation::{
+    Note as HibernationNote, tables_in_the_way, try_here as try_hibernation, waits as hibernation_waits,
+};
 pub use ledgers::replay_ledgers;
 pub use listeners::listen_ports;
 pub use running::{RunningNode, StopOutcome};
@@ -74,6 +76,7 @@ use machine::stats::Board;
 use shards::ledger;
 use shards::ports::Port;
 use shards::process_clock::ProcessClock;
+use shards::ring::PlaneKind;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
@@ -81,7 +84,7 @@ use crate::control_plane::{
     OutgoingCalls, PeerCalls, Redirects, TimeSource, WakeUpQueue,
 };
 use crate::edge::{EdgeConfig, PushEdge};
-use crate::host::{Facts, share};
+use crate::host::{self, Facts, Needs, Plane, fitting_in_files, share};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use conditions::Signs;
@@ -101,8 +104,8 @@ pub struct Environment {
     pub signals: bool,
     /// The clock that the time of the node follows.
     pub host_clock: HostClock,
-    /// Looks at the host, with this data directory.
-    pub look_at_host: fn(&Path) -> Facts,
+    /// Looks at the host, with this data directory and this choice of the plane.
+    pub look_at_host: fn(&Path, config::PlaneChoice) -> Facts,
     /// Longest wait for an address in use; the listeners of a process outlive its kill by some milliseconds.
     pub address_patience: Duration,
     /// Longest wait for a database that is away.
@@ -138,15 +141,14 @@ pub fn start(config: &Config) -> Result<RunningNode, NodeError> {
 /// The first thing that is missing, as one sentence; nothing is left running.
 pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningNode, NodeError> {
     shards::ring::raise_limits();
-    let host = (surroundings.look_at_host)(&config.data_dir);
-    advice::on_host(config, &host)?;
+    let (plane, tells_peers) = look_at_host(config, &surroundings)?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
     let queues = Queues::of(&calls);
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
-    let callers = strangers::rules(config, shard_count, host.tells_peers != Some(false));
+    let callers = strangers::rules(config, shard_count, tells_peers);
     listeners::check_free(config, surroundings.address_patience)?;
     let (admin, redirects) = (listeners::bind_admin(config)?, listeners::bind_redirects(config)?);
     let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();
@@ -192,8 +194,9 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
         earlier.discard()?;
     }
     let node = cluster.as_ref().map(|cluster| Arc::clone(cluster.me()));
-    let connections_max = share(config.max_connections, shard_count);
-    let plan = Plan { config, edge, connections_max, node, tls: tls.clone(), process_clock, callers, upstreams };
+    let connections_max = share(most_connections(config, plane.kind), shard_count);
+    let tls_of_plan = tls.clone();
+    let plan = Plan { config, edge, connections_max, node, tls: tls_of_plan, process_clock, callers, upstreams, plane };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
@@ -212,6 +215,31 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
     let (config, log) = (Mutex::new(config.clone()), Mutex::new(log));
     Ok(RunningNode { addresses, cores, config, manager, control_plane, stage, shards, storage, data, cluster, log })
+}
+
+/// Judges the host, and chooses the plane. The flag is true if the plane knows the addresses of callers.
+///
+/// # Errors
+/// [`NodeError::Unfit`].
+fn look_at_host(config: &Config, surroundings: &Environment) -> Result<(Plane, bool), NodeError> {
+    let facts = (surroundings.look_at_host)(&config.data_dir, config.shards.plane);
+    let needs = Needs::of(config).with_frozen(hibernation::waits(&config.data_dir));
+    advice::on_host(&facts, needs)?;
+    let plane = host::plane(&facts, needs);
+    tracing::info!(plane = plane.kind.word(), reason = plane.why, "plane chosen");
+    let tells_peers = plane.kind == PlaneKind::Poll || facts.tells_peers != Some(false);
+    Ok((plane, tells_peers))
+}
+
+/// Returns `max_connections`. On the poll plane the limit on descriptors can lower it; [`host::judge`] warns of that.
+fn most_connections(config: &Config, plane: PlaneKind) -> u32 {
+    match plane {
+        PlaneKind::Rings => config.max_connections,
+        PlaneKind::Poll => {
+            let fitting = fitting_in_files(shards::ring::nofile_limit());
+            u32::try_from(fitting).map_or(config.max_connections, |fitting| config.max_connections.min(fitting).max(1))
+        }
+    }
 }
 
 /// Serves redirects and challenges on the listeners without TLS, and orders certificates if the configuration says so.

@@ -33,6 +33,7 @@ use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
 };
+use crate::host::Plane;
 use crate::version;
 
 /// Setup that all shards share.
@@ -47,6 +48,7 @@ pub(super) struct Plan<'a> {
     pub callers: CallerRules,
     /// Calls of mobile bridges; `None`: none is configured.
     pub upstreams: Option<Arc<UpstreamQueue>>,
+    pub plane: Plane,
 }
 
 /// Queues from the shards to the control plane, as far as there is something to call.
@@ -85,6 +87,7 @@ impl Plan<'_> {
                 keep_alive_timeout: span(self.config.http.keep_alive),
                 handshake_timeout: span(self.config.tls.handshake_timeout),
                 backlog: self.config.shards.backlog,
+                kind: self.plane.kind,
                 ..PlaneLimits::new(self.connections_max)
             },
             callers: self.callers.clone(),
@@ -157,6 +160,7 @@ impl Plan<'_> {
             certificates: self.tls.in_use(),
             strangers: Some(Arc::clone(&self.callers.strangers)),
             conditions,
+            plane: Some(self.plane.clone()),
         }
     }
 

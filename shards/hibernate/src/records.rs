@@ -78,6 +78,17 @@ impl HeldDir {
         &self.path
     }
 
+    /// Returns the number of connections of this owner whose records are there.
+    ///
+    /// # Errors
+    /// As [`RecordDir::open`] and [`RecordDir::read`].
+    pub fn sessions(&self, owner: [u8; 16]) -> io::Result<u64> {
+        let same = HeldDir { path: self.path.clone(), _lock: self._lock.try_clone()? };
+        let mut sessions = 0;
+        RecordDir::open(same, owner)?.read(|_| sessions += 1, |_| {})?;
+        Ok(sessions)
+    }
+
     /// Removes the records of this owner, and those that no process can take over, also in a directory that
     /// [`RecordDir::open`] refuses. Returns the number of removed files.
     ///

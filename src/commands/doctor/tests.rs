@@ -8,7 +8,8 @@ use crate::host::{Facts, Needs, Verdict, judge, runs_here};
 
 #[test]
 fn json_says_the_same() {
-    let config = Config::load(&Sources::default()).unwrap();
+    let sets = vec!["shards.plane=io_uring".to_owned()];
+    let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
     let facts = Facts { io_uring_disabled: Some(2), ..Facts::read(Path::new("/nowhere")) };
     let findings = judge(&facts, Needs::of(&config));
     let value: serde_json::Value = serde_json::from_str(&to_json(&findings)).unwrap();

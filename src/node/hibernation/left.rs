@@ -128,6 +128,11 @@ impl Note {
     }
 }
 
+/// Returns true if an earlier process of this data directory may have left frozen sessions here.
+pub fn waits(data: &Path) -> bool {
+    Note::read(data).is_some_and(|note| note.is_of_here())
+}
+
 /// Returns the tables of packet rules that keep these ports closed although no process owns them, and the one of the
 /// note.
 ///
@@ -235,15 +240,15 @@ impl Found {
     }
 
     /// Undoes what this process has not adopted. `ports`: those of its listeners. `adopts`: its own directory, if its
-    /// sessions outlive it. Returns true if anything was undone.
-    pub fn undo(&mut self, ports: &[u16], adopts: Option<&Path>) -> bool {
+    /// sessions outlive it. Returns the number of sessions whose records are gone, if anything was undone.
+    pub fn undo(&mut self, ports: &[u16], adopts: Option<&Path>) -> Option<u64> {
         if let Some(dir) = &self.held {
             tracing::warn!(dir = %dir.display(), "frozen sessions of another process left alone");
-            return false;
+            return None;
         }
         // A hold that is still here was not opened.
         drop(self.own.take());
-        let mut undone = false;
+        let (mut undone, mut sessions) = (false, 0);
         // Without the capability nothing was noted, and nothing can be seen.
         for LeftTable { name, ports } in tables_in_the_way(self.note.as_ref(), ports).unwrap_or_default() {
             match remove_table(&name) {
@@ -261,6 +266,8 @@ impl Found {
         // One that could not be used was let go.
         let own = self.dir.as_ref().filter(|dir| Some(dir.as_path()) != adopts).and_then(|dir| HeldDir::hold(dir).ok());
         for dir in own.into_iter().chain(self.other.take()) {
+            // Those of a directory that cannot be read are not counted.
+            sessions += dir.sessions(self.owner).unwrap_or(0);
             match dir.clear(self.owner) {
                 Ok(files) => undone |= files > 0,
                 Err(error) => {
@@ -272,7 +279,7 @@ impl Found {
         if adopts.is_none() && self.note.as_ref().is_none_or(|note| note.is_of_here() || note.is_void()) {
             Note::remove(&self.data);
         }
-        undone
+        undone.then_some(sessions)
     }
 }
 
