@@ -12,6 +12,8 @@ pub mod slab;
 
 pub mod process;
 
+pub mod without_rings;
+
 pub mod frame;
 
 pub mod fleet;

@@ -12,7 +12,7 @@ use murre_bench::scenario::{
     backlog, bridged, churn, crash, drill, flood, hibernate, hold, kills, mixed, phones, ping, push, sim, statements,
     store, storm,
 };
-use murre_bench::{capacity, conformance, html, interrupt, reference};
+use murre_bench::{capacity, conformance, html, interrupt, reference, without_rings};
 
 /// As in the binary `murre`, since this one serves too.
 #[global_allocator]
@@ -74,6 +74,8 @@ enum Command {
     Serve(serve::Args),
     /// The same, with a clock that is ahead of the host's, for the drill of clocks.
     ServeAhead(ServeAhead),
+    /// Run a program to which a seccomp filter refuses io_uring, for tests.
+    WithoutRings(without_rings::Options),
     /// The tables of a shared store, exactly as `murre schema` does.
     Schema(schema::Args),
 }
@@ -161,6 +163,7 @@ fn main() -> ExitCode {
         Command::Capacity(options) => capacity::run(&options),
         Command::Drill(options) => drill::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::WithoutRings(options) => without_rings::run(&options),
         Command::Conformance(options) => return conformance::run(&options),
         Command::Serve(args) => return serve::run(args),
         Command::ServeAhead(ahead) => return serve_ahead(ahead),

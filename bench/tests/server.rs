@@ -18,3 +18,4 @@ mod simple;
 mod socket;
 mod strangers;
 mod user_agent;
+mod without_rings;

@@ -38,6 +38,11 @@ impl World {
     }
 
     pub fn with(settings: &[&str]) -> World {
+        World::run(vec![env!("CARGO_BIN_EXE_murre-bench").to_owned(), "serve".into()], settings)
+    }
+
+    /// As [`World::with`], started by this command.
+    pub fn run(command: Vec<String>, settings: &[&str]) -> World {
         let directory = tempfile::tempdir().unwrap();
         let sets = ["--set", "delivery.ledger_bytes=4MiB", "--set", "drain.delay=0"];
         let mut arguments = sets.map(str::to_owned).to_vec();
@@ -49,7 +54,6 @@ impl World {
             arguments.extend(["--set".to_owned(), "websocket.hello_timeout=60".into()]);
         }
         arguments.extend(settings.iter().map(|text| text.to_string()));
-        let command = vec![env!("CARGO_BIN_EXE_murre-bench").to_owned(), "serve".into()];
         let options = Options { command, arguments, patience: Duration::from_secs(60) };
         let server = Server::start(options, &directory.path().join("data")).unwrap();
         World { server, directory }
