@@ -64,6 +64,9 @@ class Server:
         with open(self.directory / "log", "ab") as log:
             # A variable of whoever runs the tests must not configure the server, and MURRE_BIN is no key of it.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("MURRE_")}
+            # The plane of the servers of a whole run of the tests.
+            if plane := os.environ.get("TEST_PLANE"):
+                environment["MURRE_SHARDS__PLANE"] = plane
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )

@@ -226,9 +226,12 @@ fn spawn(options: &Options, data: &Path, ip: Ipv4Addr, node: Ipv4Addr) -> io::Re
     let (program, leading) = options.command.split_first().ok_or_else(|| io::Error::other("no server command"))?;
     // A variable of the calling shell must not configure the server.
     let inherited = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("MURRE_"));
+    // The plane of the servers of a whole run of the tests.
+    let plane = std::env::var_os("TEST_PLANE").map(|plane| ("MURRE_SHARDS__PLANE", plane));
     Command::new(program)
         .env_clear()
         .envs(inherited)
+        .envs(plane)
         // A stop of a test has no load balancer to tell; an argument overrides it.
         .env("MURRE_DRAIN__DELAY", "0")
         .args(leading)
