@@ -270,7 +270,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     stats: PlaneStats,
     closes: CloseStats,
     published: Instant,
-    /// Something has happened since the numbers were published.
+    /// The numbers may have changed since they were published, or never were: gauges have values from the start.
     unpublished: bool,
     stopping: bool,
     parking: park::Parking,
@@ -336,7 +336,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             stats: PlaneStats { poll_shards: u64::from(limits.kind == PlaneKind::Poll), ..PlaneStats::default() },
             closes: CloseStats::default(),
             published: now.mono,
-            unpublished: false,
+            unpublished: true,
             stopping: false,
             parking: park::Parking::default(),
         };
