@@ -75,6 +75,20 @@ fn a_dropped_user_comes_back_with_its_uaid_and_is_no_new_one() {
     assert_eq!(mesh.notifications(socket), [stamp]);
 }
 
+/// It names its minimum once, and nothing keeps it: under a fresh UAID it names it again.
+#[test]
+fn a_dropped_user_that_names_a_minimum_and_leaves_starts_over() {
+    let mut mesh = Mesh::new(1);
+    let (uaid, socket) = idle_user(&mut mesh, 0);
+    mesh.close(socket);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.uaid_on(socket), uaid);
+    assert_eq!(mesh.set_minimum(socket, Urgency::High), Some(200));
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert_ne!(mesh.uaid_on(again), uaid);
+}
+
 #[test]
 fn a_user_that_is_removed_after_its_return_starts_over() {
     let mut mesh = Mesh::new(1);
