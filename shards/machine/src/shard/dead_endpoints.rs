@@ -23,6 +23,10 @@ impl ShardMachine {
         self.dead.died(now, (uaid, chid), self.config.placement.subscription(uaid, chid), asked);
     }
 
+    pub(super) fn endpoint_unregistering(&mut self, uaid: Uaid, chid: Chid) {
+        self.dead.unregistering(self.config.placement.subscription(uaid, chid));
+    }
+
     pub(super) fn endpoint_registering(&mut self, uaid: Uaid, chid: Chid) {
         self.dead.registering((uaid, chid), self.config.placement.subscription(uaid, chid));
     }

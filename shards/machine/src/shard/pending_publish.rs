@@ -18,7 +18,7 @@ pub(super) struct PendingPublish {
     pub row: RowKey,
     /// The message, for the service of a bridged user.
     pub message: Arc<Message>,
-    /// Number of registers of this subscription at the request to storage.
+    /// Number of registers and unregisters of this subscription at the request to storage.
     pub epoch: Epoch,
     /// Expiry of the message; set if its sender requested a receipt.
     pub receipt: Option<UnixSeconds>,

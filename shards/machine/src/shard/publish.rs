@@ -334,9 +334,9 @@ impl ShardMachine {
             self.writes.end(uaid);
         }
         let stored = result == Ok(Written::Done);
-        if stored && !self.in_cluster() {
+        if stored && !self.in_cluster() && self.dead_epoch(uaid, work.row.chid) == work.epoch {
             // Storage knows the channel, and a session may be unsure of it.
-            self.enter_channel(uaid, work.row.chid);
+            self.enter_channel(cx, uaid, work.row.chid);
         }
         if let Some(slot) = work.slot
             && stored

@@ -57,6 +57,7 @@ impl ShardMachine {
         for chid in channels {
             self.stats.channels_reconciled += 1;
             let at = self.tick(cx);
+            self.endpoint_unregistering(uaid, chid);
             let asked = self.dead_epoch(uaid, chid);
             let work = PendingOp::UnregisterReconciled { session, uaid, chid, asked };
             self.submit(cx, work, StoreOp::Unregister { uaid, chid, at });
@@ -73,10 +74,13 @@ impl ShardMachine {
         done: bool,
     ) {
         if done {
+            self.endpoint_unregistering(uaid, chid);
             self.end_receipts_of_channel(uaid, chid);
         } else if self.sessions.get(session).is_some() && self.dead_epoch(uaid, chid) == asked {
             self.sessions.live_mut(session).stored.mark_unsure();
             let at = self.tick(cx);
+            self.endpoint_unregistering(uaid, chid);
+            let asked = self.dead_epoch(uaid, chid);
             let work = PendingOp::UnregisterReconciled { session, uaid, chid, asked };
             self.submit_later(cx, work, StoreOp::Unregister { uaid, chid, at });
         }

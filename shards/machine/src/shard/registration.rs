@@ -79,13 +79,14 @@ impl ShardMachine {
                     Ok(StoreReply::OtherKey) => RegistrationAnswer::Conflict,
                     Ok(_) => {
                         self.stats.channels_by_https += 1;
-                        self.enter_channel(uaid, channel.chid);
+                        self.enter_channel(cx, uaid, channel.chid);
                         RegistrationAnswer::Registered { uaid, channel }
                     }
                     Err(_) => RegistrationAnswer::Unavailable,
                 }
             }
             (RegistrationStep::Unregister(chid), Ok(_)) => {
+                self.endpoint_unregistering(uaid, chid);
                 self.end_receipts_of_channel(uaid, chid);
                 if let Some(session) = self.session_of(uaid) {
                     self.list_channels(cx, ListChannels { session, uaid, chid, is_command: false });
@@ -185,6 +186,7 @@ impl ShardMachine {
             }
             RegistrationCall::Unsubscribe(chid) => match chid.filter(|chid| user.channels.contains(chid)) {
                 Some(chid) => {
+                    self.endpoint_unregistering(uaid, chid);
                     let op = StoreOp::Unregister { uaid, chid, at: self.tick(cx) };
                     return self.submit_registration(cx, reply_to, uaid, RegistrationStep::Unregister(chid), op);
                 }
@@ -215,10 +217,16 @@ impl ShardMachine {
     }
 
     /// Adds a channel to the session of its user, if there is one.
-    pub(super) fn enter_channel(&mut self, uaid: Uaid, chid: Chid) {
+    pub(super) fn enter_channel(&mut self, cx: &mut StepContext<'_>, uaid: Uaid, chid: Chid) {
         let fingerprint = self.config.placement.fingerprint(chid);
-        if let Some(at) = self.session_of(uaid) {
-            self.sessions.live_mut(at).channels.insert(fingerprint);
+        let Some(at) = self.session_of(uaid) else { return };
+        let session = self.sessions.live_mut(at);
+        if session.channels.contains(fingerprint) {
+            return;
+        }
+        session.channels.insert(fingerprint);
+        if session.stored.is_unsure() {
+            self.read_passed_over(cx, at);
         }
     }
 }

@@ -84,10 +84,15 @@ impl ShardMachine {
         self.say(cx, at, SessionEvent::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
         cx.effects.push_back(Effect::Ready(conn));
         if passed_over {
-            // Rows of this channel may have been skipped: they come before anything new.
-            self.activate(at).drain.restart();
-            self.continue_drain(cx, at);
+            self.read_passed_over(cx, at);
         }
+    }
+
+    /// Reads storage from its start: a session that was unsure of a channel may have skipped rows of it. They come before
+    /// anything new.
+    pub(super) fn read_passed_over(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
+        self.activate(at).drain.restart();
+        self.continue_drain(cx, at);
     }
 
     /// Removes a channel with its pending messages; 200 also for one that is unknown (Firefox unsubscribes late).
@@ -111,11 +116,13 @@ impl ShardMachine {
         }
         self.activate(at).command.begin(Some(chid));
         let clock = self.tick(cx);
+        self.endpoint_unregistering(uaid, chid);
         let op = StoreOp::Unregister { uaid, chid, at: clock };
         self.submit(cx, PendingOp::Unregister { session: at, uaid, chid }, op);
     }
 
     pub(super) fn unregistered(&mut self, cx: &mut StepContext<'_>, at: SlabKey, uaid: Uaid, chid: Chid, done: bool) {
+        self.endpoint_unregistering(uaid, chid);
         if done {
             self.end_receipts_of_channel(uaid, chid);
         }

@@ -1,8 +1,8 @@
 //! Endpoints that storage has said are dead: a sender that goes on posting to one costs no storage read each time.
 //!
 //! An entry is made only from storage's own `NoSubscription`, never from an error, and lives for a minute. A register
-//! of the channel removes it, and so that no older reply of storage brings it back, every register moves an epoch: a
-//! reply to a question of an earlier epoch leaves no entry. Owner shard only.
+//! of the channel removes it. Registers and unregisters move an epoch: a reply of storage to a question of an earlier
+//! epoch says nothing about the channel of now, neither that it is dead nor that it is there. Owner shard only.
 
 use crate::ids::{Chid, Uaid};
 use crate::limits;
@@ -15,12 +15,12 @@ type Subscription = (Uaid, Chid);
 /// The dead endpoints of one shard.
 pub(in crate::shard) struct DeadEndpoints {
     until: Lru<Subscription, Instant>,
-    /// Number of registers that were begun or answered, by the top bits of the subscription's name
+    /// Number of registers and unregisters that were begun or answered, by the top bits of the subscription's name
     /// (`Placement::subscription`). Two subscriptions that share one cost each other an entry now and then.
     epochs: Box<[u32; EPOCHS]>,
 }
 
-/// Time at which storage was asked about a subscription, in registers.
+/// Time at which storage was asked about a subscription, in registers and unregisters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) struct Epoch(u32);
 
@@ -29,7 +29,7 @@ impl DeadEndpoints {
         DeadEndpoints { until: Lru::new(limits::DEAD_ENDPOINTS_MAX), epochs: Box::new([0; EPOCHS]) }
     }
 
-    /// Registers of a subscription of this name until now.
+    /// Registers and unregisters of a subscription of this name until now.
     pub fn epoch(&self, name: u64) -> Epoch {
         Epoch(self.epochs[epoch_of(name)])
     }
@@ -43,9 +43,14 @@ impl DeadEndpoints {
 
     /// A register of it was begun, or answered in any way.
     pub fn registering(&mut self, subscription: Subscription, name: u64) {
+        self.unregistering(name);
+        self.until.remove(&subscription);
+    }
+
+    /// An unregister of a subscription of this name was begun, or answered in any way.
+    pub fn unregistering(&mut self, name: u64) {
         let epoch = &mut self.epochs[epoch_of(name)];
         *epoch = epoch.wrapping_add(1);
-        self.until.remove(&subscription);
     }
 
     /// Returns true if storage has said within the last minute that there is no such subscription.

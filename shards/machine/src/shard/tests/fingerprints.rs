@@ -80,6 +80,25 @@ fn an_unregister_that_failed_costs_no_channel_a_message() {
 }
 
 #[test]
+fn a_row_that_an_unsure_session_passed_over_comes_before_the_next_message() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.set_minimum(socket, Urgency::High), Some(200));
+    let held = mesh.accept(0, message(uaid), Disposition::Stored);
+    mesh.store.mode = Mode::Failing;
+    assert_eq!(unregister(&mut mesh, socket, CHANNEL), Some(Said::Unregistered(500)));
+    mesh.store.mode = Mode::Prompt;
+    assert_eq!(mesh.set_minimum(socket, Urgency::VeryLow), Some(200));
+    assert_eq!(mesh.notifications(socket), [], "the session does not know the channel");
+    // Storage is asked about the channel, and nothing is written.
+    mesh.post(0, lasting(uaid, 0));
+    let next = mesh.accept(0, message(uaid), Disposition::Direct);
+    let sent = mesh.notifications(socket);
+    assert_eq!((sent.first(), sent.last()), (Some(&held), Some(&next)));
+}
+
+#[test]
 fn a_session_that_ends_while_its_channels_are_listed_leaves_nothing_of_the_channel() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);

@@ -346,3 +346,24 @@ fn the_unregister_of_a_left_out_channel_ends_with_its_session() {
     mesh.session(0, Some(uaid));
     assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL]), "the next hello says it again");
 }
+
+#[test]
+fn a_post_under_way_does_not_bring_a_left_out_channel_back() {
+    let mut mesh = Mesh::with(1, |config| config.reconcile = true);
+    let uaid = mesh.known_user(0);
+    mesh.channels = Some([CHANNEL].into());
+    let other = Message { chid: OTHER, ..message(uaid) };
+    let socket = mesh.open(0);
+    mesh.store.mode = Mode::Held;
+    mesh.say_hello(socket, Some(uaid));
+    let post = mesh.start_post(0, other.clone());
+    // The user is read; the write of the message and the unregister of its channel are under way.
+    mesh.store.release_one();
+    mesh.run();
+    mesh.store.release();
+    mesh.run();
+    let accepted = mesh.answer_to(post);
+    assert!(matches!(accepted, Some(Published::Accepted { .. })), "written before the unregister: {accepted:?}");
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL]));
+    assert_eq!(mesh.post(0, other), Published::NoSubscription);
+}
