@@ -246,6 +246,8 @@ impl Cluster {
     /// A drained node waits for its calls, leaves what it then owes to the others, and waits for that. Returns true
     /// when it may end.
     fn leaves(&mut self, n: usize) -> Result<bool, String> {
+        // A call of this very moment is not under way yet.
+        self.carry_out_calls(n)?;
         let node = &mut self.nodes[n];
         let (until, left) = *node.leaves_at.get_or_insert((self.now + SETTLE_TIME, false));
         if node.client.owed() == 0 && !self.calls.iter().any(|call| call.from == n && call.asked.is_some()) {

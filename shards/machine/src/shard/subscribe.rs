@@ -88,8 +88,8 @@ impl ShardMachine {
         }
     }
 
-    /// Reads storage from its start: a session that was unsure of a channel may have skipped rows of it. They come before
-    /// anything new.
+    /// Reads storage from its start: a session that was unsure of a channel may have skipped rows of it. They come
+    /// before anything new.
     pub(super) fn read_passed_over(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
         self.activate(at).drain.restart();
         self.continue_drain(cx, at);

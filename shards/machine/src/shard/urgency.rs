@@ -35,7 +35,8 @@ impl ShardMachine {
             self.stay_awake(cx, at);
         }
         if !stored {
-            // The first register writes it. Without one, the next hello starts over: a user agent names its minimum once.
+            // The first register writes it. Without one, the next hello starts over: a user agent names its minimum
+            // once.
             self.dropped_users.remove(uaid);
             self.minimum_answered(cx, at, 200);
             return self.apply_minimum(cx, at, minimum);
