@@ -28,6 +28,13 @@ def run(command):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
 
 
+def serves_and_starts_again(server):
+    probe = run([binary(), "probe", "--ws", server.url("websocket")])
+    assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
+    server.restart()
+    server.stop()
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [("container", PROFILE), ("container", FLAT_PROFILE), ("unit", UNIT), ("unit", WITH_DROP_IN)],
@@ -46,10 +53,7 @@ def test_a_server_works_in_its_sandbox_and_ends_in_order(tmp_path, kind, path):
         if kind == "unit":
             limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
             assert re.search(r"Max core file size +0 +0 ", limits) and "Umask:\t0077\n" in status
-        probe = run([binary(), "probe", "--ws", server.url("websocket")])
-        assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
-        server.restart()
-        server.stop()
+        serves_and_starts_again(server)
     finally:
         server.kill()
 
@@ -92,10 +96,7 @@ def test_a_server_polls_under_the_default_profile_and_says_why(tmp_path, number)
         with urllib.request.urlopen(server.url("admin") + "/health", timeout=10) as answer:
             plane = json.load(answer)["plane"]
         assert plane["kind"] == "poll" and "refused by a seccomp filter" in plane["why"], plane
-        probe = run([binary(), "probe", "--ws", server.url("websocket")])
-        assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
-        server.restart()
-        server.stop()
+        serves_and_starts_again(server)
     finally:
         server.kill()
 

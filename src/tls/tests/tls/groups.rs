@@ -59,7 +59,7 @@ fn the_first_group_of_the_client_that_both_know_is_taken_at_once() {
     }
 }
 
-/// A client that lists ML-KEM first asks for it, whatever it guessed.
+/// A client that lists ML-KEM first gets it, also if it sent a share of X25519 alone.
 #[test]
 fn a_client_that_prefers_ml_kem_and_sends_no_share_of_it_is_asked_for_one() {
     let papers = Papers::local();
