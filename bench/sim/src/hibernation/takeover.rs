@@ -84,7 +84,7 @@ impl World {
         if self.calm || !self.hibernation.rng.permille(300) {
             return;
         }
-        let Some(id) = (0..self.sockets.len()).find(|id| self.sockets[*id].frozen.is_none() && self.is_session(*id))
+        let Some(id) = (0..self.sockets.len()).find(|id| self.sockets[*id].frozen.is_none() && self.is_greeted(*id))
         else {
             return;
         };
@@ -94,13 +94,17 @@ impl World {
             self.marks.hit("hibernation: stale record");
             let socket = &mut self.sockets[id];
             socket.peer_open = false;
+            // What came along with a move ends with the process, too.
             socket.inbox.clear();
+            socket.carried.clear();
             socket.frozen = Some(Box::new(Frozen { record, deaf: true, ..Frozen::default() }));
         }
     }
 
-    fn is_session(&self, id: SocketId) -> bool {
-        matches!(self.sockets[id].place, Place::At { .. }) && self.sockets[id].agent.is_some()
+    /// Returns true if this connection may have hibernated: its hello is answered.
+    fn is_greeted(&self, id: SocketId) -> bool {
+        let socket = &self.sockets[id];
+        matches!(socket.place, Place::At { .. }) && socket.agent.is_some() && socket.session.served.is_some()
     }
 
     /// No process is there: some user agents give their connections up, and some of those come back by others.
