@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
 use store::embedded::{Copied, Progress};
-use store::scylla::error::DatabaseError;
-use store::scylla::maintain::{AGES, Census, Purge, Space};
 use store::scylla::operator::Operator;
+use store::shared::census::{AGES, Census, Purge, Space};
+use store::shared::error::DatabaseError;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
 use store::scylla::operator::{self, Operator};
-use store::scylla::options::Options;
-use store::scylla::schema::{Server, VERSION};
+use store::shared::options::Options;
+use store::shared::schema::{Layout, Server, VERSION};
 
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config};
@@ -99,7 +99,7 @@ fn perform(task: Task) -> Result<String, Failure> {
     match task {
         Task::Print { database, store } => {
             let config = store.load()?.store.scylla;
-            Ok(operator::script(&config, for_which(database, &config)?))
+            Ok(Layout::of(&config, for_which(database, &config)?).script())
         }
         Task::Create(store) => {
             let config = store.reach()?.store.scylla;

@@ -9,7 +9,7 @@ use machine::ids::KeyDigest;
 use protocol::webpush::key::PointChecker;
 use protocol::wire::url::{BaseUrl, HttpUrl};
 use shards::strangers::Prefix;
-use store::scylla::options::Password;
+use store::shared::options::Password;
 use zeroize::Zeroize as _;
 
 use super::allowed::ACCESS_LIST_MAX;

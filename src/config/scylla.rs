@@ -1,8 +1,8 @@
 //! `store.*`: what follows from the kind of store, what `store.scylla.*` must be together, and what nodes that share a
 //! store must have in common.
 
-use store::scylla::error::DatabaseError;
-use store::scylla::options::Level;
+use store::shared::error::DatabaseError;
+use store::shared::options::Level;
 
 use super::error::ConfigError;
 use super::settings::{Config, Store, StoreKind};

@@ -13,7 +13,7 @@ use protocol::webpush::endpoint::TokenForm;
 use protocol::wire::forwarded::Kind;
 use protocol::wire::url::{BaseUrl, HttpUrl};
 use shards::strangers::Prefix;
-use store::scylla::options::Options;
+use store::shared::options::Options;
 use tracing_subscriber::filter::Targets;
 
 use super::parse::{Secret, Written};

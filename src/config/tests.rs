@@ -13,7 +13,7 @@ mod tls;
 
 use std::time::Duration;
 
-use store::scylla::options::Password;
+use store::shared::options::Password;
 
 use super::keys::KEYS;
 use super::*;

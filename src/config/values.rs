@@ -1,6 +1,6 @@
 //! Values of settings that are rates, roles or levels: `None` for anything else.
 
-use store::scylla::options::Level;
+use store::shared::options::Level;
 
 use super::parse::{self, Raw};
 use super::settings::Roles;

@@ -1,9 +1,9 @@
 //! Storage backends behind one port (`shards::ports::Store`): plain `StoreOp` in, `StoreReply` out.
 //!
 //! [`model`] keeps everything in memory: the meaning of `store.kind = memory`, and the executable statement of the
-//! laws. [`embedded`] is the default: one directory, no server. Several nodes share [`scylla`]. All of them pass
-//! `conformance`. [`nodes`] is the table of nodes beside a shared store, [`latencies`] the times that its statements
-//! took.
+//! laws. [`embedded`] is the default: one directory, no server. Several nodes share [`scylla`], which [`shared`]
+//! describes. All of them pass `conformance`. [`nodes`] is the table of nodes beside a shared store, [`latencies`] the
+//! times that its statements took.
 //!
 //! Rules that the vocabulary leaves to storage, the same in every backend:
 //! - `Save` keeps what it is given only while the user and the channel exist; the rest ended by rule
@@ -19,6 +19,8 @@ pub mod model;
 pub mod embedded;
 
 pub mod scylla;
+
+pub mod shared;
 
 pub mod transfer;
 

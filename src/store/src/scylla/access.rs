@@ -18,8 +18,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use scylla::authentication::{AuthError, AuthenticatorProvider, AuthenticatorSession, PlainTextAuthenticator};
 
-use super::error::DatabaseError;
-use super::options::{Options, Tls};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::{Options, Tls};
 
 /// A value that a reload replaces.
 type Current<T> = RwLock<Arc<T>>;

@@ -21,9 +21,7 @@ use super::access::Access;
 use super::blocking::{block_on, runtime};
 use super::client::Client;
 use super::connect::connect_with;
-use super::error::DatabaseError;
 use super::nodes::Table;
-use super::options::Options;
 use super::port::{Port, ReplyQueue};
 use super::preflight;
 use super::scheduler::{OpScheduler, Shared};
@@ -31,6 +29,8 @@ use super::stats::SharedStoreStats;
 use super::user_cache::UserCache;
 use crate::latencies::LatencyHistograms;
 use crate::nodes::NodeTable;
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
 use crate::transfer::BlockingPort;
 
 /// Time limit for operations under way at the end.

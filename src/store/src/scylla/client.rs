@@ -25,12 +25,12 @@ use super::breaker::{Breaker, Budget, jittered};
 use super::connect::consistency;
 use super::haste::Haste;
 use super::limit::Limit;
-use super::options::Options;
 use super::preflight::time_of;
 use super::rows;
 use super::schema_apply::{Kind, kind};
 use super::statements::{Bound, Change, hastens, reads, text, timed};
 use super::stats::{STATEMENTS, SharedStoreStats, Statement, count};
+use crate::shared::options::Options;
 
 /// The first pause before a statement is sent again; each is four times the one before.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);

@@ -20,8 +20,8 @@ use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Consistency;
 
 use super::access::Access;
-use super::error::DatabaseError;
-use super::options::{Level, Options};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::{Level, Options};
 
 /// Connects with the login and the TLS files of this configuration, as [`connect_with`].
 ///

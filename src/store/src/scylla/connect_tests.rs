@@ -8,7 +8,6 @@ use machine::StoreOp;
 use machine::ids::Uaid;
 
 use super::connect::connect;
-use super::options::{Options, Password, Tls};
 use super::preflight;
 use super::schema_apply::create;
 use super::schema_tests::{run, session};
@@ -16,6 +15,7 @@ use super::tests::proxy::Proxy;
 use super::tests::refresh::Bare;
 use super::{Access, Scylla};
 use crate::conformance::BlockingStore;
+use crate::shared::options::{Options, Password, Tls};
 use crate::testing::database::{make_tables, open_with, options};
 
 const SKEW: Duration = Duration::from_secs(30);

@@ -2,6 +2,20 @@
 
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
+use crate::shared::error::DatabaseError;
+
+impl DatabaseError {
+    /// A statement that failed with `error`.
+    pub(super) fn failed(said: impl Into<String>, error: &ExecutionError) -> DatabaseError {
+        DatabaseError::new(said, passes(error))
+    }
+
+    /// A fault that may be gone at the next try, with the same configuration and the same tables.
+    pub(super) fn passing(said: impl Into<String>) -> DatabaseError {
+        DatabaseError::new(said, true)
+    }
+}
+
 /// Cause for which a statement of a command or of the preflight failed. Never shows values of statements: the
 /// database's answers about those have none.
 pub(super) fn say(error: &ExecutionError) -> String {

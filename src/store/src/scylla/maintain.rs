@@ -15,48 +15,14 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::statement::{Consistency, Statement};
 
 use super::connect::consistency;
-use super::error::DatabaseError;
 use super::explain;
-use super::options::Options;
 use super::purge::Purger;
-use super::schema::{TABLES, family};
 use super::schema_apply::{self, Kind};
 use crate::IDLE_SECONDS_MAX;
-
-/// Contents of the table of users.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Census {
-    /// Partitions with a record.
-    pub users: u64,
-    /// Number of those by the days since they were last seen, in steps of [`AGES`].
-    pub idle: [u64; AGES.len()],
-    /// Partitions whose record is gone and other rows are not: they go by their TTL, or are purged.
-    pub leftovers: u64,
-    pub channels: u64,
-    pub presences: u64,
-    pub purged: u64,
-    /// Users not seen for long enough that stay, because a node has a presence row of them.
-    pub passed_by: u64,
-}
-
-/// Bounds of the ages by which users are counted, in days.
-pub const AGES: [u64; 4] = [1, 7, 30, 60];
-
-/// Users that are dropped.
-#[derive(Clone, Copy, Debug)]
-pub enum Purge {
-    Nobody,
-    /// Users not seen for this long and connected nowhere, and leftover rows of users that are gone.
-    Idle(Duration),
-}
-
-impl Purge {
-    /// Returns true if a user is dropped that was last seen this many seconds ago, or has no record, when it is
-    /// connected nowhere.
-    fn takes(self, idle: Option<u64>) -> bool {
-        matches!(self, Purge::Idle(span) if idle.is_none_or(|idle| idle >= span.as_secs()))
-    }
-}
+use crate::shared::census::{AGES, Census, Purge, Space};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
+use crate::shared::schema::{TABLES, family};
 
 /// One partition of `user` during the scan.
 #[derive(Default)]
@@ -166,21 +132,6 @@ async fn settle(
         census.purged += 1;
     }
     Ok(())
-}
-
-/// Size of one table on all nodes that answer. Each of them knows its own part.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Space {
-    /// Nodes that answered.
-    pub nodes: u64,
-    /// Partitions, an estimate; each copy counts.
-    pub partitions: u64,
-    /// Their size in bytes, an estimate; each copy counts.
-    pub bytes: u64,
-    /// The greatest p99 of tombstones that a read passed; `None` if the database does not report it (ScyllaDB).
-    pub tombstones_p99: Option<u64>,
-    /// The most tombstones that a read passed.
-    pub tombstones_max: Option<u64>,
 }
 
 /// Sizes of the two large tables, by name.

@@ -1,16 +1,12 @@
 //! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
 //!
-//! [`options`] say where and how, [`schema`] describes the tables, `schema_apply` makes them, `connect` opens a session
-//! as configured, with the login and the certificates of `access`, and `preflight` finds faults before anything is
+//! [`crate::shared`] says where and how, and describes the tables; `schema_apply` makes them, `connect` opens a session as
+//! configured, with the login and the certificates of `access`, and `preflight` finds faults before anything is
 //! promised; [`operator`] has the calls of commands.
 //! [`Scylla`] is the store: `port` is a shard's side of it, `scheduler` keeps the operations of each user in order,
 //! `ops` turns each of them into statements, `statements` has their text, and `client` sends them within limits of time
 //! and number.
 //! Lives on: a runtime of its own; shards reach it through bounded queues only.
-
-pub mod options;
-
-pub mod schema;
 
 mod schema_apply;
 
@@ -19,8 +15,6 @@ pub(crate) mod connect;
 mod access;
 
 mod batch;
-
-pub mod error;
 
 mod explain;
 

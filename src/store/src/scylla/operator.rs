@@ -12,16 +12,12 @@ use tokio::runtime::Runtime;
 
 use super::blocking::runtime;
 use super::connect::connect;
-use super::error::DatabaseError;
-use super::maintain::{self, Census, Purge, Space};
-use super::options::Options;
-use super::schema::Server;
+use super::maintain;
 use super::{preflight, schema_apply};
-
-/// Returns the statements that make the keyspace and the tables.
-pub fn script(config: &Options, server: Server) -> String {
-    schema_apply::layout(config, server).script()
-}
+use crate::shared::census::{Census, Purge, Space};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
+use crate::shared::schema::Server;
 
 /// Returns every fault of the database that keeps a server from starting. Its clocks may differ from that of this host
 /// by `max_skew`.

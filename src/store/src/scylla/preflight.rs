@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use super::access::Access;
 use super::connect::{connect_with, consistency};
-use super::error::DatabaseError;
 use super::explain;
-use super::options::Options;
-use super::schema::{Role, TABLES, Table, VERSION};
 use super::schema_apply::{Versions, kind as kind_of, unreadable, versions};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
+use crate::shared::schema::{Role, TABLES, Table, VERSION};
 
 /// Connects and checks everything that a server needs of the database, whose clocks may differ from that of this host
 /// by `max_skew`. Without a fault there is a session.

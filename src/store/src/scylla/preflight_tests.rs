@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use scylla::client::session::Session;
 
-use super::options::Options;
 use super::preflight::{copies, database, factor};
-use super::schema::VERSION;
 use super::schema_apply::{create, migrate};
 use super::schema_tests::{config, run, session};
+use crate::shared::options::Options;
+use crate::shared::schema::VERSION;
 
 const SKEW: Duration = Duration::from_secs(30);
 

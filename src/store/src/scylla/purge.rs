@@ -26,13 +26,13 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 
 use super::connect::consistency;
-use super::error::DatabaseError;
 use super::explain;
-use super::options::Options;
 use super::rows;
-use super::schema::family;
 use crate::IDLE_SECONDS_MAX;
 use crate::nodes::{NodeRow, SILENT_TIME_LONG};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
+use crate::shared::schema::family;
 
 /// The first pause before a statement is sent again; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(250);

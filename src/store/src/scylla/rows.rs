@@ -27,7 +27,7 @@ use machine::time::UnixSeconds;
 use machine::upstream::Bridged;
 use machine::{NodeId, Presence, UserRow};
 
-use super::schema::family;
+use crate::shared::schema::family;
 
 const FORMAT: u8 = 1;
 const VALUE_HEAD_BYTES: usize = 9;

@@ -9,10 +9,10 @@ use scylla::errors::{DbError, ExecutionError};
 use scylla::statement::Statement;
 
 use super::connect::consistency;
-use super::error::DatabaseError;
 use super::explain;
-use super::options::Options;
-use super::schema::{LEAST_PART, Layout, PART, STEPS, Server, Step};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
+use crate::shared::schema::{LEAST_PART, Layout, PART, STEPS, Server, Step};
 
 /// Kind of the database, as every account may know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,16 +89,6 @@ async fn text(session: &Session, query: &str) -> Result<String, ExecutionError> 
     Ok(row.map_or_else(String::new, |(text,)| text))
 }
 
-/// The layout for this configuration and this database.
-pub(super) fn layout(config: &Options, server: Server) -> Layout {
-    Layout {
-        keyspace: config.keyspace.clone(),
-        replication_factor: config.replication_factor,
-        datacenter: config.datacenter.clone(),
-        server,
-    }
-}
-
 /// Versions of the tables that are there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Versions {
@@ -147,7 +137,7 @@ async fn greatest(session: &Session, config: &Options, part: &str) -> Result<Opt
 /// # Errors
 /// The database refuses a statement, or a build of this version may not read the tables.
 pub(super) async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
-    let layout = layout(config, server(session).await?);
+    let layout = Layout::of(config, server(session).await?);
     let from = versions(session, config).await?;
     if from.is_none() {
         define(session, &layout.create_keyspace()).await?;
@@ -160,7 +150,7 @@ pub(super) async fn create(session: &Session, config: &Options) -> Result<Vec<i3
 /// # Errors
 /// As [`create`], and there are no tables.
 pub(super) async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, DatabaseError> {
-    let layout = layout(config, server(session).await?);
+    let layout = Layout::of(config, server(session).await?);
     let Some(from) = versions(session, config).await? else {
         return Err(DatabaseError::lasting(format!(
             "there are no tables in {}; run `murre schema create`",

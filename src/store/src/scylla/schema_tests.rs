@@ -6,12 +6,12 @@ use machine::StoreOp;
 use scylla::client::session::Session;
 
 use super::connect::connect;
-use super::options::Options;
-use super::schema::{Layout, STEPS, Server, Step, TABLES, VERSION};
-use super::schema_apply::{Versions, apply, create, layout, migrate, server, unreadable, versions};
+use super::schema_apply::{Versions, apply, create, migrate, server, unreadable, versions};
 use super::tests::refresh::hexadecimal;
 use super::{ConnectOptions, Scylla};
 use crate::conformance::BlockingStore;
+use crate::shared::options::Options;
+use crate::shared::schema::{Layout, STEPS, Server, Step, TABLES, VERSION};
 use crate::testing::database::options;
 use crate::testing::sample::settle;
 
@@ -94,7 +94,7 @@ async fn steps_are_applied_in_order_and_again_after_an_interruption() {
     let config = config();
     let session = session(&config).await;
     create(&session, &config).await.unwrap();
-    let layout = layout(&config, Server::Cassandra(5));
+    let layout = Layout::of(&config, Server::Cassandra(5));
     // An interrupted run: stopped between two statements of the second step.
     run(&session, &config, "CREATE TABLE KS.two (id int PRIMARY KEY)").await;
     let applied = apply(&session, &config, &layout, Some(present()), &steps).await.unwrap();
@@ -120,7 +120,7 @@ fn nodes_of_two_versions_run_beside_each_other_and_the_older_one_starts_again() 
         runtime.block_on(async {
             let session = session(config).await;
             let from = versions(&session, config).await.unwrap();
-            apply(&session, config, &layout(config, Server::Cassandra(5)), from, &with_next([next])).await.unwrap()
+            apply(&session, config, &Layout::of(config, Server::Cassandra(5)), from, &with_next([next])).await.unwrap()
         })
     };
     let before = start().expect("the tables are its own");

@@ -7,8 +7,10 @@ use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
 
 use super::rows::RowLocation;
-use super::schema::family::{BRIDGE, CHANNEL, CONTACT, DELETED, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
 use super::stats::Statement;
+use crate::shared::schema::family::{
+    BRIDGE, CHANNEL, CONTACT, DELETED, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK,
+};
 
 /// Change of one row of `user` or `message`.
 pub(super) enum Change {

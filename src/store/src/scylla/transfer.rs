@@ -23,10 +23,10 @@ use super::ops::changes;
 use super::ops::read::read_rows;
 use super::ops::{bridges, low_water, updates, users};
 use super::rows::{self, RowLocation, UserPart};
-use super::schema::family;
 use super::statements::Change;
 use super::stats::Statement;
 use crate::fault::FaultKind;
+use crate::shared::schema::family;
 use crate::transfer::{BlockingPort, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 /// Time limit of one user or one message, with all retries.

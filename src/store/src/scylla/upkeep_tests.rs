@@ -6,15 +6,16 @@ use std::time::Duration;
 use machine::NodeId;
 use scylla::client::session::Session;
 
-use super::error::DatabaseError;
-use super::maintain::{self, Census, Purge, space};
-use super::options::Options;
+use super::maintain::{self, space};
 use super::purge::Purger;
 use super::rows;
-use super::schema::family::{CHANNEL, PRESENCE, RECORD};
 use super::schema_apply::create;
 use super::schema_tests::{config, run, session};
 use super::tests::proxy::Proxy;
+use crate::shared::census::{Census, Purge};
+use crate::shared::error::DatabaseError;
+use crate::shared::options::Options;
+use crate::shared::schema::family::{CHANNEL, PRESENCE, RECORD};
 
 const DAY: u64 = 86_400;
 

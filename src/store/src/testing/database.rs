@@ -7,8 +7,9 @@ use shards::process_clock::ProcessClock;
 
 use crate::scylla::connect::connect;
 use crate::scylla::operator::Operator;
-use crate::scylla::options::{Level, Options};
-use crate::scylla::{ConnectOptions, Scylla, schema};
+use crate::scylla::{ConnectOptions, Scylla};
+use crate::shared::options::{Level, Options};
+use crate::shared::schema;
 
 /// Configuration of a test's connection to the database.
 pub fn options(nodes: &str) -> Options {

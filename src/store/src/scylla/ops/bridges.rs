@@ -14,13 +14,13 @@ use machine::upstream::Bridged;
 use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
 use super::super::rows;
-use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::read::misread;
 use super::users::{self, TimedRow, USER_TTL, read_timed};
 use crate::IDLE_SECONDS_MAX;
+use crate::shared::schema::family;
 
 /// Microseconds from a row that was read to its copy. A refresh at the same time writes one microsecond later.
 const COPY_US: i64 = 2;

@@ -6,12 +6,12 @@ use machine::ids::{Clock, Uaid};
 use super::super::client::StatementContext;
 use super::super::port::Answer;
 use super::super::rows::{self, UserPart, micros};
-use super::super::schema::family;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::bridges;
 use super::read::sound;
 use super::users::{TimedRow, delete, has, read_timed};
+use crate::shared::schema::family;
 
 /// Drops a user that has no channel. Each row goes in the version that was read, so that a register on another node,
 /// which writes the record with its channel, stands beside it. A writer that came first reads behind it: a subscription

@@ -17,12 +17,12 @@ use machine::limits;
 
 use super::super::client::{Failed, StatementContext};
 use super::super::rows::{self, micros};
-use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::super::user_cache::UserCache;
 use super::read::misread;
 use crate::IDLE_SECONDS_MAX;
+use crate::shared::schema::family;
 
 /// Seconds for which the database is told of many deletes: their tombstones live a day, and compaction is late.
 const DELETED_TTL: i32 = 2 * 86_400;

@@ -11,12 +11,12 @@ use scylla::response::PagingState;
 use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
 use super::super::rows::{self, micros};
-use super::super::schema::family;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::read::{damaged, misread};
 use super::users::settled_to;
 use super::{low_water, updates};
+use crate::shared::schema::family;
 
 /// Pages begin in short requests: the first page of a user agent fits one.
 fn is_long(limit: usize, first: bool) -> bool {

@@ -11,11 +11,11 @@ use machine::{RowKey, StoreReply};
 use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
 use super::super::rows::RowLocation;
-use super::super::schema::family;
 use super::super::stats::count;
 use super::super::user_cache::UserCache;
 use super::changes::delete;
 use super::{low_water, updates};
+use crate::shared::schema::family;
 
 pub(super) async fn settle(
     context: &StatementContext<'_>,

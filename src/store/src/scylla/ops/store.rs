@@ -11,13 +11,13 @@ use machine::{StoreError, StoreReply};
 use super::super::client::StatementContext;
 use super::super::port::Answer;
 use super::super::rows::{self, RowLocation, micros};
-use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::count;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::changes::write;
 use super::read::read_user;
 use super::{changes, updates, users};
+use crate::shared::schema::family;
 
 /// A message that is not written this long after its clock is refused: low water may pass it later.
 const WRITE_WITHIN_US: u64 = machine::limits::WRITE_SECONDS_MAX * 1_000_000;

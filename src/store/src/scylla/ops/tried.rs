@@ -10,11 +10,11 @@ use machine::{RowKey, StoreReply};
 use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
 use super::super::rows::{self, RowLocation, micros};
-use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::read::misread;
 use super::{pages, updates};
+use crate::shared::schema::family;
 
 /// Seconds by which a row is kept longer for each delivery: more than two clocks read a moment apart differ.
 const SECONDS_EACH: i32 = 2;

@@ -9,13 +9,13 @@ use machine::{Presence, RECORD_VERSION, StoreError, StoreOp, StoreReply};
 use super::super::client::{Failed, StatementContext};
 use super::super::port::Answer;
 use super::super::rows::{self, RowLocation, UserPart, micros};
-use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::super::user_cache::{CachedUser, UserCache};
 use super::low_water;
 use super::read::{misread, read_part, read_user, sound};
 use crate::IDLE_SECONDS_MAX;
+use crate::shared::schema::family;
 
 /// Seconds that rows of a user live without a `Touch`.
 pub(super) const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;

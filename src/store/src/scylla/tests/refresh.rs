@@ -9,10 +9,10 @@ use machine::{NodeId, Presence, RowKey, StoreOp};
 use scylla::client::session::Session;
 use scylla::statement::{Consistency, Statement};
 
-use super::super::options::Options;
-use super::super::schema::family::{CHANNEL, CONTACT, PRESENCE, RECORD, USER_CLOCK};
 use super::Apart;
 use crate::conformance::{BlockingStore, NOW, chid, message, register, uaid};
+use crate::shared::options::Options;
+use crate::shared::schema::family::{CHANNEL, CONTACT, PRESENCE, RECORD, USER_CLOCK};
 use crate::testing::database::{open, open_alone};
 
 /// Time limit for things that the database does by itself. Cassandra rounds the moment at which a cell expires up to a

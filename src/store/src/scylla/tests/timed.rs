@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use machine::StoreOp;
 
-use super::super::options::Options;
 use super::Apart;
 use super::proxy::Proxy;
 use crate::conformance::{BlockingStore, NOW, message, uaid};
+use crate::shared::options::Options;
 use crate::testing::database::{open_with, shared};
 use crate::testing::sample::settle;
 

@@ -15,7 +15,7 @@ use shards::process_clock::ProcessClock;
 use super::super::refresh::{Bare, WRITTEN_AT, hexadecimal};
 use super::*;
 use crate::conformance::{BlockingStore, NOW, chid, message, register, stamp, topical, uaid};
-use crate::scylla::schema::family::{CHANNEL, MESSAGE, RECORD, USER_CLOCK};
+use crate::shared::schema::family::{CHANNEL, MESSAGE, RECORD, USER_CLOCK};
 
 /// Wall clock of the store, in seconds since the Unix epoch.
 const WALL: u64 = NOW.0 + 1_000;

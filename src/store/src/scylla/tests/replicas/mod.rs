@@ -14,10 +14,10 @@ use std::time::Duration;
 use cassandra::Database;
 use shards::ports::Store;
 
-use super::super::options::Options;
 use super::super::{ConnectOptions, Scylla};
 use super::Apart;
 use super::moving::{self, Moving};
+use crate::shared::options::Options;
 use crate::testing::database::{Keyspace, make_tables, open_with, options};
 
 /// Port of the commands that `FaultyNode.java` takes.

@@ -17,6 +17,7 @@
 //! there would look unknown. There is no conditional update: conditions are settled by client timestamps,
 //! and the two must not be mixed.
 
+use super::options;
 use crate::IDLE_SECONDS_MAX;
 
 /// The version that this build writes and reads. It also reads tables of a later version, as long as their least
@@ -219,6 +220,16 @@ fn create(layout: &Layout, which: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 impl Layout {
+    /// The layout for this configuration and this database.
+    pub fn of(config: &options::Options, server: Server) -> Layout {
+        Layout {
+            keyspace: config.keyspace.clone(),
+            replication_factor: config.replication_factor,
+            datacenter: config.datacenter.clone(),
+            server,
+        }
+    }
+
     pub fn create_keyspace(&self) -> String {
         let Layout { keyspace, replication_factor, .. } = self;
         let place = self.datacenter.as_deref().unwrap_or("replication_factor").replace('\'', "''");

@@ -2,10 +2,6 @@
 
 use std::fmt;
 
-use scylla::errors::ExecutionError;
-
-use super::explain;
-
 /// One fault of the database, of its tables, or of the settings for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DatabaseError {
@@ -15,23 +11,13 @@ pub struct DatabaseError {
 
 impl DatabaseError {
     /// `passes`: the next try may find nothing wrong.
-    pub(super) fn new(said: impl Into<String>, passes: bool) -> DatabaseError {
+    pub(crate) fn new(said: impl Into<String>, passes: bool) -> DatabaseError {
         DatabaseError { said: said.into(), passes }
     }
 
     /// A fault that stays until something is changed.
     pub fn lasting(said: impl Into<String>) -> DatabaseError {
         DatabaseError::new(said, false)
-    }
-
-    /// A fault that may be gone at the next try, with the same configuration and the same tables.
-    pub(super) fn passing(said: impl Into<String>) -> DatabaseError {
-        DatabaseError::new(said, true)
-    }
-
-    /// A statement that failed with `error`.
-    pub(super) fn failed(said: impl Into<String>, error: &ExecutionError) -> DatabaseError {
-        DatabaseError::new(said, explain::passes(error))
     }
 
     /// Returns true if the next try may find nothing wrong.
