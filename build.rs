@@ -1,4 +1,4 @@
-//! Tells the binary the commit that it is built from, and whether the tree had other changes.
+//! Tells the binary the commit that it is built from, whether the tree had other changes, and its Cargo features.
 //!
 //! The names of the variables do not begin with `MURRE_`: cargo also gives them to what it runs, where such a variable
 //! is a setting. `GIT_COMMIT` and `GIT_BUILD` of the environment win: an image is built without the repository.
@@ -26,6 +26,7 @@ fn main() {
     println!("cargo::rustc-env=BUILD_COMMIT={commit}");
     println!("cargo::rustc-env=BUILD_TREE={tree}");
     println!("cargo::rustc-env=BUILD_NAME={}", std::env::var("GIT_BUILD").unwrap_or("unknown".into()));
+    println!("cargo::rustc-env=BUILD_FEATURES={}", features());
 }
 
 /// `clean` if no file of the commit has changed.
@@ -35,6 +36,14 @@ fn tree() -> &'static str {
         Some(_) => "changed",
         None => "unknown",
     }
+}
+
+/// The Cargo features of this build, in alphabetical order; `none` without any.
+fn features() -> String {
+    let names = std::env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_lowercase()));
+    let mut names: Vec<String> = names.filter(|name| name != "default").collect();
+    names.sort();
+    if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
 /// The output of git; `None` where there is no git or no repository.

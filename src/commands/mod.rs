@@ -30,7 +30,8 @@ pub mod migrate;
 
 /// The command line of `murre`.
 #[derive(Parser, Debug)]
-#[command(name = "murre", version = crate::version::LINE, about = "A push connection server: a million idle WebSockets on one host")]
+#[command(name = "murre", about = "A push connection server: a million idle WebSockets on one host")]
+#[command(version = crate::version::LINE, long_version = crate::version::LONG)]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]

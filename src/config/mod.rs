@@ -14,6 +14,7 @@ mod bridge;
 mod bridge_calls;
 mod client_certificates;
 mod error;
+mod features;
 mod fcm;
 mod forward;
 mod hibernate;
@@ -58,6 +59,7 @@ pub use settings::{
     Steer, Store, StoreKind, Strangers, UnknownName, WebSocket,
 };
 pub use sources::Sources;
+#[cfg(feature = "bridges")]
 pub(crate) use words::nearest_of;
 
 impl Config {
@@ -187,6 +189,7 @@ impl Config {
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }
+        features::check(self)?;
         scylla::check(self)
     }
 }

@@ -26,12 +26,21 @@ mod wake_up;
 
 mod peer_client;
 
+#[cfg(feature = "acme")]
 mod acme;
+#[cfg(not(feature = "acme"))]
+#[path = "acme/absent.rs"]
+mod acme;
+#[cfg(feature = "bridges")]
+mod bridges;
+#[cfg(not(feature = "bridges"))]
+#[path = "bridges/absent.rs"]
 mod bridges;
 mod challenges;
 mod conditions;
 mod http_client;
 mod jitter;
+#[cfg_attr(not(feature = "bridges"), expect(dead_code, reason = "the replies of one shard at a time"))]
 mod lane;
 mod memory_trim;
 mod expiry;

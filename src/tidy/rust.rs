@@ -99,12 +99,14 @@ pub fn admissions(tree: &Tree) -> Vec<String> {
 }
 
 /// The files that this one declares as modules, each without a directory of its own: `mod b;` in `a.rs` gives `a/b.rs`.
+/// One with a path lies beside it: `#[path = "c/b.rs"]` gives `c/b.rs`.
 fn modules<'a>(tree: &Tree, file: &'a File) -> impl Iterator<Item = String> + 'a {
     let beside = || format!("{}/", file.path.rsplit_once('/').map_or("", |(dir, _)| dir));
     let dir = if is_root(tree, &file.path) { beside() } else { module_dir(&file.path) };
     let declaration = |line: &'a str| line.rsplit_once("mod ").filter(|(before, _)| !before.contains('/'));
     let names = file.text.lines().filter_map(move |line| declaration(line)?.1.strip_suffix(';'));
-    names.map(move |name| format!("{dir}{name}.rs"))
+    let paths = file.text.lines().filter_map(|line| line.strip_prefix("#[path = \"")?.strip_suffix("\"]"));
+    names.map(move |name| format!("{dir}{name}.rs")).chain(paths.map(move |path| beside() + path))
 }
 
 /// Returns true if this is the root of a library or a program, or a target that a `Cargo.toml` lists.
@@ -276,6 +278,8 @@ fn a_file_that_no_crate_contains_is_refused() {
     assert_eq!(found("mod one;\n", "a/tests/two.rs"), ["a/tests/two.rs: belongs to no crate"]);
     assert_eq!(found("// mod one;\n", "a/tests/one/two.rs"), ["a/tests/one.rs: belongs to no crate"]);
     assert_eq!(found("mod one;\n", "b/tests/free.rs").len(), 1);
+    let with_path = "mod one;\n#[path = \"one/absent.rs\"]\nmod two;\n";
+    assert_eq!(found(with_path, "a/tests/one/absent.rs"), [""; 0]);
     let free = [("b/Cargo.toml", ""), ("b/tests/free.rs", ""), ("b/tests/more/main.rs", ""), ("b/src/lib.rs", "")];
     let free = Tree::of(&free);
     assert_eq!(orphans(&free), [""; 0]);

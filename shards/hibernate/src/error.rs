@@ -25,6 +25,7 @@ impl Unfit {
         }
     }
 
+    #[cfg(feature = "gate")]
     pub(crate) fn at(step: &'static str) -> impl FnOnce(io::Error) -> Unfit {
         move |error| Unfit::Step(step, error)
     }

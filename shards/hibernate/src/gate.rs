@@ -33,6 +33,7 @@ use std::time::Instant;
 use crossbeam::queue::SegQueue;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::news::{GateStats, News};
 use crate::queue::{Queue, Segment, Verdicts, Waiting};
 use crate::rules::{Ports, Rules};
 use crate::sys;
@@ -52,32 +53,11 @@ const READER_SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Interval at which a reader that waits for the shards looks whether the gate is closed.
 const START_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Something that a shard is told.
-#[derive(Clone, Copy, Debug)]
-pub enum News {
-    /// A segment for this connection waits for [`ShardGate::accept`] or [`ShardGate::drop`], since the reader has read
-    /// it at this time.
-    Segment(ConnName, Segment, Instant),
-    /// The grace period of the batch is over: its connections may be checked.
-    GraceOver,
-}
-
 /// Order of a shard to the reader.
 enum Order {
     SetApart { shard: u16, batch: Vec<(Tuple, ConnName)> },
     Live { shard: u16, tuple: Tuple, conn: ConnName },
     Attached { shard: u16, held: Vec<(Tuple, ConnName)> },
-}
-
-/// Counts of the gate, over all shards. The reader writes them.
-#[derive(Default, Debug)]
-pub struct GateStats {
-    /// Segments that waited in the queue.
-    pub judged: AtomicU64,
-    /// Of those, segments of no connection in the table: new connections, and strangers.
-    pub unknown: AtomicU64,
-    /// Of those, packets that were dropped because they could not be read, or their shard had too much to do.
-    pub dropped: AtomicU64,
 }
 
 type Wake = Box<dyn Fn() + Send + Sync>;

@@ -15,20 +15,30 @@
 //! Lives on: [`freeze`], [`Frozen`] and [`ShardGate`] on the thread of a shard; the gate has two threads of its own.
 
 mod error;
+#[cfg(feature = "gate")]
+mod gate;
+#[cfg(not(feature = "gate"))]
+#[path = "absent_gate.rs"]
 mod gate;
 mod netlink;
+mod news;
 mod probe;
 mod queue;
 mod records;
 mod repair;
 mod rules;
+#[cfg(feature = "gate")]
 mod self_test;
 pub mod sys;
+#[cfg_attr(not(feature = "gate"), expect(dead_code, reason = "the gate alone looks connections up"))]
 mod table;
 mod tuple;
 
 pub use error::Unfit;
-pub use gate::{Gate, GateStats, News, ShardGate};
+#[cfg(not(feature = "gate"))]
+pub use gate::self_test;
+pub use gate::{Gate, ShardGate};
+pub use news::{GateStats, News};
 pub use probe::Prober;
 pub use queue::{Queue, Segment, Verdicts, Waiting};
 pub use records::{
@@ -36,6 +46,7 @@ pub use records::{
 };
 pub use repair::{Buffers, Checked, Frozen, LIVE_MARK, Refusal, check, freeze, set_live};
 pub use rules::{LeftTable, Ports, Rules, left_tables, namespace_cookie, remove_table, table_of};
+#[cfg(feature = "gate")]
 pub use self_test::self_test;
 pub use table::ConnName;
 pub use tuple::Tuple;

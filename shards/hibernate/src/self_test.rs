@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::error::Unfit;
-use crate::gate::{Gate, News, ShardGate};
+use crate::gate::{Gate, ShardGate};
+use crate::news::News;
 use crate::repair::{Buffers, freeze, set_live};
 use crate::rules::Ports;
 use crate::sys::get;

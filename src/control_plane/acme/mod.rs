@@ -5,6 +5,7 @@
 //! the times, [`order`] speaks with the authority, [`files`] keeps what it issued.
 //! Lives on: the control plane.
 
+mod answers;
 mod files;
 mod http;
 mod stats;
@@ -13,7 +14,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use order::Answers;
+pub use answers::Answers;
 pub use stats::{OrderBook, Outcome};
 
 use std::io;

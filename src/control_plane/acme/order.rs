@@ -1,6 +1,5 @@
 //! One order, from the account to the certificate (RFC 8555 section 7.4).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use instant_acme::{
@@ -9,21 +8,11 @@ use instant_acme::{
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tls::AlpnChallenges;
 
+use super::answers::Answers;
 use super::files::Files;
 use super::stats::Outcome;
 use crate::config::Challenge;
-use crate::control_plane::challenges::Challenges;
-
-/// Places in which the listeners of this node find the answers to an authority.
-#[derive(Clone, Default)]
-pub struct Answers {
-    /// TLS-ALPN-01.
-    pub tls_alpn: AlpnChallenges,
-    /// HTTP-01.
-    pub http: Arc<Challenges>,
-}
 
 /// A key and the chain of its certificate, both in PEM.
 pub(super) struct Ordered {

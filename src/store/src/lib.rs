@@ -18,6 +18,11 @@ pub mod model;
 
 pub mod embedded;
 
+#[cfg(feature = "scylla")]
+pub mod scylla;
+
+#[cfg(not(feature = "scylla"))]
+#[path = "absent.rs"]
 pub mod scylla;
 
 pub mod shared;

@@ -1,7 +1,7 @@
 //! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
 //!
-//! [`crate::shared`] says where and how, and describes the tables; `schema_apply` makes them, `connect` opens a session as
-//! configured, with the login and the certificates of `access`, and `preflight` finds faults before anything is
+//! [`crate::shared`] says where and how, and describes the tables; `schema_apply` makes them, `connect` opens a session
+//! as configured, with the login and the certificates of `access`, and `preflight` finds faults before anything is
 //! promised; [`operator`] has the calls of commands.
 //! [`Scylla`] is the store: `port` is a shard's side of it, `scheduler` keeps the operations of each user in order,
 //! `ops` turns each of them into statements, `statements` has their text, and `client` sends them within limits of time

@@ -32,7 +32,7 @@ pub enum Purge {
 impl Purge {
     /// Returns true if a user is dropped that was last seen this many seconds ago, or has no record, when it is
     /// connected nowhere.
-    pub(crate) fn takes(self, idle: Option<u64>) -> bool {
+    pub fn takes(self, idle: Option<u64>) -> bool {
         matches!(self, Purge::Idle(span) if idle.is_none_or(|idle| idle >= span.as_secs()))
     }
 }
