@@ -363,7 +363,13 @@ doctor() {
     env -i "$(command -v "${MURRE:-murre}")" doctor --sysctls --root "${ROOT:-/}" \
         --max-connections "$MAX_CONNECTIONS" --set "shards.backlog=$BACKLOG"
 }
-no_doctor() { refuse "\`murre doctor\` gave no answer; set MURRE to the path of murre if it is not on PATH"; }
+no_doctor() { refuse "\`murre doctor\` gave no answer; run it by hand to see why"; }
+# Refuses before anything is looked at where there is no judge.
+need_murre() {
+    command -v "${MURRE:-murre}" >/dev/null ||
+        refuse "cannot judge kernel settings and limits: there is no program ${MURRE:-murre}; install murre, or set" \
+            "MURRE to the path of its binary"
+}
 
 # --- output ---------------------------------------------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ class Host:
         self.root = root
         subprocess.run([TUNING / "tests/hosts" / kind, root], check=True)
 
-    def tune(self, *words, script="murre-tune"):
+    def tune(self, *words, script="murre-tune", murre=None):
         command = [TUNING / script, "--root", self.root, *words]
-        environment = {**os.environ, "MURRE": binary()}
+        environment = {**os.environ, "MURRE": binary() if murre is None else murre}
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         return Result(done)
 
@@ -404,6 +404,19 @@ def test_a_directory_that_is_no_host_is_refused(tmp_path):
     assert done.returncode == 2 and f"there is no directory {tmp_path}/proc" in done.stderr
 
 
+@pytest.mark.parametrize("concern", ["murre-tune", "sysctl", "limits"])
+def test_without_murre_nothing_is_judged_and_one_sentence_says_so(server, concern, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    before = server.tree()
+    for named, said in [("", "there is no program murre;"), ("/nowhere/murre", "there is no program /nowhere/murre;")]:
+        result = server.tune("--apply", script=concern, murre=named)
+        assert (result.status, result.lines) == (2, []), result.error
+        assert result.error.startswith(f"{concern}: cannot judge kernel settings and limits: {said}"), result.error
+        assert result.error.count("\n") == 1 and "set MURRE to the path of its binary" in result.error
+    assert server.tree() == before
+    assert server.tune("--check", "memory", murre="").status == 1, "concerns that ask no murre go on"
+
+
 # --- agreement --------------------------------------------------------------------------------------------------------
 
 # What `murre doctor` calls otherwise than the script that mends it.
@@ -424,35 +437,22 @@ DOCTOR_ONLY = {
 OF_THE_WHOLE_HOST = "murre runs and holds its connections without it: the doctor is about that, the scripts about the rest"
 OF_A_SERVICE = "effective with the next start of the service; the doctor looks at the process that it is"
 PORTS = "one question, two settings: one says it where the ports are out of reach, the other where they are not"
+OF_THE_HOST = [
+    "net.core.netdev_max_backlog", "transparent huge pages", "transparent huge pages, defrag", "vm.nr_hugepages",
+    "vm.swappiness", "vm.zone_reclaim_mode", "kernel.numa_balancing", "NIC queues", "NIC receive ring", "irqbalance",
+    "default_smp_affinity", "net.core.rps_sock_flow_entries", "irq N NAME", "NIC rx-N rps_cpus",
+    "NIC rx-N rps_flow_cnt", "NIC tx-N xps_cpus", "cores", "workqueue cpumask", "thread NAME", "cpuN wake-up",
+    "cpuN frequency",
+]
 # What only the scripts judge, and why.
 SCRIPTS_ONLY = {
     "fs.nr_open": "a bound of a bound: the doctor names it where it keeps RLIMIT_NOFILE from being raised",
     "net.ipv4.ip_local_reserved_ports": PORTS,
-    "net.core.netdev_max_backlog": OF_THE_WHOLE_HOST,
     "RLIMIT_NOFILE and locked memory (logins)": OF_A_SERVICE,
-    "transparent huge pages": OF_THE_WHOLE_HOST,
-    "transparent huge pages, defrag": OF_THE_WHOLE_HOST,
-    "vm.nr_hugepages": OF_THE_WHOLE_HOST,
-    "vm.swappiness": OF_THE_WHOLE_HOST,
-    "vm.zone_reclaim_mode": OF_THE_WHOLE_HOST,
-    "kernel.numa_balancing": OF_THE_WHOLE_HOST,
-    "NIC queues": OF_THE_WHOLE_HOST,
-    "NIC receive ring": OF_THE_WHOLE_HOST,
-    "irqbalance": OF_THE_WHOLE_HOST,
-    "default_smp_affinity": OF_THE_WHOLE_HOST,
-    "net.core.rps_sock_flow_entries": OF_THE_WHOLE_HOST,
-    "irq N NAME": OF_THE_WHOLE_HOST,
-    "NIC rx-N rps_cpus": OF_THE_WHOLE_HOST,
-    "NIC rx-N rps_flow_cnt": OF_THE_WHOLE_HOST,
-    "NIC tx-N xps_cpus": OF_THE_WHOLE_HOST,
-    "cores": OF_THE_WHOLE_HOST,
     "shards.cores (service)": OF_A_SERVICE,
     "CPUs of system.slice": OF_A_SERVICE,
     "CPUs of user.slice": OF_A_SERVICE,
-    "workqueue cpumask": OF_THE_WHOLE_HOST,
-    "thread NAME": OF_THE_WHOLE_HOST,
-    "cpuN wake-up": OF_THE_WHOLE_HOST,
-    "cpuN frequency": OF_THE_WHOLE_HOST,
+    **dict.fromkeys(OF_THE_HOST, OF_THE_WHOLE_HOST),
 }
 
 
