@@ -162,6 +162,10 @@ keys! {
             c.store.user_bytes_per_day = if by_kind { None } else { Some(parse::bytes(raw)?) };
             Some(())
         };
+    "store.backups_keep" = "7",
+        "a number from 0 (all) to 31",
+        "Number of backups made without --name that stay in data_dir; after a further one, the server removes the oldest. It never removes one whose name has a letter.",
+        |c, raw| { c.store.backups_keep = parse::number(raw, 0, 31)? as usize; Some(()) };
 
     "store.max_skew" = "15",
         "seconds from 1 to 15, as 10 or \"10s\"",

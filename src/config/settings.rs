@@ -201,6 +201,8 @@ pub struct Store {
     /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound; `None`: as the
     /// kind of store has it.
     pub user_bytes_per_day: Option<u64>,
+    /// Backups without a name that stay when another is made; 0: all.
+    pub backups_keep: usize,
     pub max_skew: Duration,
     pub scylla: Options,
 }

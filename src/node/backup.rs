@@ -33,11 +33,13 @@ pub fn is_backup_name(name: &str) -> bool {
 }
 
 /// Copies keys and store to `backups/NAME` in the data directory; the store stays in use. The copy has another name
-/// until it is whole. Takes as long as reading the store does; must not run on a shard or the control plane.
+/// until it is whole. Then the oldest backups without a name are removed, so that `keep` of them stay (0: all).
+///
+/// Takes as long as reading the store does; must not run on a shard or the control plane.
 ///
 /// # Errors
 /// [`NodeError::Backup`] for a bad or taken name, [`NodeError::Store`], [`NodeError::DataDir`].
-pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<BackupCopy, NodeError> {
+pub(super) fn backup(data: &Path, storage: &Storage, name: &str, keep: usize) -> Result<BackupCopy, NodeError> {
     if !is_backup_name(name) {
         return Err(NodeError::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));
     }
@@ -59,7 +61,43 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Backu
     copy_files(&data.join("keys"), &draft.join("keys"))?;
     let copied = storage.backup(&draft.join("store"))?;
     fs::rename(&draft, &path).map_err(|error| fault(&path, "create", error))?;
+    if keep > 0 {
+        remove_oldest(&backups, name, keep)?;
+    }
     Ok(BackupCopy { path, copied })
+}
+
+/// Time in the name of a backup that the operator gave no name: the seconds since 1970.
+fn automatic_name(name: &str) -> Option<u64> {
+    name.bytes().all(|b| b.is_ascii_digit()).then(|| name.parse().ok())?
+}
+
+/// Removes the oldest backups without a name until `keep` are left, and unfinished ones of earlier processes. The new
+/// one stays also if its time is earlier, because the clock of the host can have been set back.
+fn remove_oldest(backups: &Path, new: &str, keep: usize) -> Result<(), NodeError> {
+    let names = fs::read_dir(backups).map_err(|error| fault(backups, "list", error))?;
+    let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != new);
+    let (mut whole, mut doomed) = (Vec::new(), Vec::new());
+    for name in names {
+        match name.strip_suffix(".part") {
+            Some(draft) if automatic_name(draft).is_some() => doomed.push(name),
+            _ => whole.extend(automatic_name(&name).map(|time| (time, name))),
+        }
+    }
+    whole.sort_unstable();
+    let stay = keep - usize::from(automatic_name(new).is_some());
+    for (_, name) in whole.iter().rev().skip(stay) {
+        let draft = format!("{name}.part");
+        // Until it is gone it must not look like a whole backup.
+        fs::rename(backups.join(name), backups.join(&draft))
+            .map_err(|error| fault(&backups.join(name), "move", error))?;
+        doomed.push(draft);
+    }
+    for name in doomed {
+        let path = backups.join(name);
+        fs::remove_dir_all(&path).map_err(|error| fault(&path, "remove", error))?;
+    }
+    Ok(())
 }
 
 /// As [`backup`], of a data directory that no process uses.
@@ -69,7 +107,7 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Backu
 pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<BackupCopy, NodeError> {
     let data = DataDir::open(&config.data_dir)?;
     let storage = Storage::open(config, &data.store(), &Arc::new(ProcessClock::start()))?;
-    let copy = backup(data.path(), &storage, name);
+    let copy = backup(data.path(), &storage, name, config.store.backups_keep);
     storage.close();
     copy
 }
@@ -121,7 +159,7 @@ mod tests {
     #[test]
     fn backups_are_bounded_in_number() {
         let dir = tempfile::tempdir().unwrap();
-        let sets = vec![format!("data_dir={}", dir.path().display())];
+        let sets = vec![format!("data_dir={}", dir.path().display()), "store.backups_keep=0".to_owned()];
         let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
         let make = |name: &str| backup_unused(&config, name);
         make("first").unwrap();
@@ -136,5 +174,35 @@ mod tests {
         assert!(!dir.path().join("backups/more.part").exists(), "nothing is begun");
         fs::remove_dir_all(dir.path().join("backups/first")).unwrap();
         make("more").unwrap();
+    }
+
+    #[test]
+    fn the_oldest_backups_without_a_name_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = |keep: usize| {
+            let sets = vec![format!("data_dir={}", dir.path().display()), format!("store.backups_keep={keep}")];
+            Config::load(&Sources { sets, ..Sources::default() }).unwrap()
+        };
+        let left = |keep: usize, name: &str| {
+            backup_unused(&config(keep), name).unwrap();
+            let entries = fs::read_dir(dir.path().join("backups")).unwrap();
+            let mut names: Vec<String> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort_unstable();
+            names.join(" ")
+        };
+        left(0, "before-the-upgrade");
+        for name in ["999", "1000", "1001"] {
+            left(0, name);
+        }
+        fs::create_dir(dir.path().join("backups/998.part")).unwrap();
+        assert_eq!(left(0, "1002"), "1000 1001 1002 998.part 999 before-the-upgrade", "0 keeps all");
+        assert_eq!(left(3, "1003"), "1001 1002 1003 before-the-upgrade", "by number, and no name counts");
+        assert_eq!(left(3, "named"), "1001 1002 1003 before-the-upgrade named");
+        assert_eq!(
+            left(2, "5"),
+            "1003 5 before-the-upgrade named",
+            "the new one stays, also after a step of the clock"
+        );
     }
 }

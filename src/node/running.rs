@@ -67,6 +67,7 @@ pub(super) struct NodeHandle {
     shards: ShardsHandle<PushEdge>,
     storage: Arc<Storage>,
     data: PathBuf,
+    backups_keep: usize,
     draining: Arc<AtomicBool>,
     conditions: Arc<Conditions>,
     gate: Arc<AdmissionGate>,
@@ -86,6 +87,7 @@ impl NodeHandle {
             shards,
             storage,
             data: data.to_owned(),
+            backups_keep: plan.config.store.backups_keep,
             draining: Arc::clone(&signs.draining),
             conditions: Arc::new(conditions::of_node(signs)),
             gate: Arc::clone(&plan.edge.gate),
@@ -142,7 +144,7 @@ impl Host for NodeHandle {
 
     fn backup(&self, name: &str) -> Result<Backup, BackupFault> {
         let fault = |fault: NodeError| BackupFault { said: fault.to_string(), kind: fault.kind() };
-        let copy = backup(&self.data, &self.storage, name).map_err(fault)?;
+        let copy = backup(&self.data, &self.storage, name, self.backups_keep).map_err(fault)?;
         let Copied { users, messages, topics, .. } = copy.copied;
         Ok(Backup { path: copy.path, users, messages, topics })
     }
