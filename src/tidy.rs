@@ -7,6 +7,7 @@ mod compose;
 mod deploy;
 mod docs;
 mod imports;
+mod manifests;
 mod protocol;
 mod rust;
 mod tree;
@@ -146,6 +147,11 @@ fn the_service_unit_raises_the_limits_that_murre_needs() {
 #[test]
 fn the_compose_file_runs_what_exists_with_settings_that_murre_takes() {
     refuse(compose::compose(&Tree::load()));
+}
+
+#[test]
+fn the_manifests_run_nodes_that_murre_and_kubernetes_take() {
+    refuse(manifests::manifests(&Tree::load()));
 }
 
 #[test]

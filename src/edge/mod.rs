@@ -85,6 +85,8 @@ pub use node_rate::NodeRate;
 use registering::Registrations;
 pub use registering::{BridgeProfiles, RegistrationSettings};
 pub use response::VersionInfo;
+#[cfg(test)]
+pub(crate) use response::is_turned;
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;

@@ -146,7 +146,15 @@ const DRAIN_SECONDS: u64 = 5 + 30 + 15;
 /// Every `murre COMMAND --flag` that a document, the image or the unit writes down is understood by this build.
 pub fn flags(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
-    let ends = [".md", "Dockerfile", ".service", ".ci/run", "bench/check"];
+    let ends = [
+        ".md",
+        "Dockerfile",
+        ".service",
+        ".ci/run",
+        "bench/check",
+        "kubernetes/cluster.yaml",
+        "kubernetes/single.yaml",
+    ];
     let mut seen = 0;
     for file in tree.ending(&ends) {
         let joined = file.text.replace("\\\n", " ");
