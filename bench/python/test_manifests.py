@@ -38,6 +38,8 @@ class Pod(Server):
 
     def spawn(self):
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MURRE_")}
+        if plane := os.environ.get("TEST_PLANE"):
+            kept["MURRE_SHARDS__PLANE"] = plane
         kept |= {"MURRE_ADMIN__LISTEN": f"{self.host}:{self.ports['admin']}", **self.variables}
         args = re.findall(r'"([^"]+)"', re.search(r'^ +args: \["serve", (.*)\]$', self.text, re.M)[1])
         args = [str(self.config) if word == "/etc/murre/murre.toml" else word for word in args]

@@ -65,6 +65,8 @@ class Host(Server):
     def environment(self, *files):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MURRE_")}
         kept["PATH"] = f"{self.root}/usr/local/bin:{kept['PATH']}"
+        if plane := os.environ.get("TEST_PLANE"):
+            kept["MURRE_SHARDS__PLANE"] = plane
         for file in files:
             kept |= dict(line.split("=", 1) for line in file.read_text().splitlines())
         return kept
