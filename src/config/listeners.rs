@@ -65,7 +65,7 @@ keys! {
         |c, raw| { c.endpoint.tls_listen = parse::addresses(raw)?; Some(()) };
     "endpoint.url" ("endpoint-url" "URL") = "",
         URL,
-        "Start of the endpoint URLs, as application servers reach it; by default https:// and the first of public.domain, else https://, the first name of the first certificate and the port of public.listen or endpoint.tls.listen, else http:// and the first address of endpoint.listen.",
+        "Start of the endpoint URLs, as application servers reach it; by default https:// and the first of public.domain, else https://, the first name of the first certificate and the port of public.listen or endpoint.tls.listen, else http:// and the first address of endpoint.listen, or localhost if that is 0.0.0.0 or [::].",
         |c, raw| { c.endpoint.url = parse::url(raw)?; Some(()) };
     #[secret] #[live] "endpoint.crypto_keys" = "",
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",

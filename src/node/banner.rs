@@ -1,7 +1,7 @@
 //! Text of a starting node for its operator: its addresses, and how to point Firefox at it.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use protocol::wire::url::Origin;
 
@@ -76,22 +76,18 @@ impl Addresses {
     }
 }
 
-/// Returns the address that a client on this host can use.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
+/// Returns the host by which a client on this host reaches a listener. `localhost` also leads through a published port
+/// into a container.
+fn reached(listen: IpAddr) -> String {
+    if listen.is_unspecified() { "localhost".to_owned() } else { listen.to_string() }
 }
 
 /// Origin by which a client on this host reaches the first of these addresses, over TLS if one of them is. `name` is
 /// that of a certificate. `None`: there is no address.
 pub(super) fn origin(over_tls: &[SocketAddr], plain: &[SocketAddr], name: Option<&str>) -> Option<Origin> {
     let https = !over_tls.is_empty();
-    let address = reachable(*over_tls.first().or(plain.first())?);
-    let host = name.filter(|_| https).map_or_else(|| address.ip().to_string(), host_of);
+    let address = over_tls.first().or(plain.first())?;
+    let host = name.filter(|_| https).map_or_else(|| reached(address.ip()), host_of);
     Some(Origin { https, host, port: address.port() })
 }
 
@@ -153,15 +149,15 @@ mod tests {
     #[test]
     fn a_url_without_configuration_is_one_a_client_of_this_host_can_use() {
         let plain = |address: &str| origin(&[], &[address.parse().unwrap()], Some("unused")).unwrap().to_string();
-        assert_eq!(plain("0.0.0.0:82"), "http://127.0.0.1:82");
-        assert_eq!(plain("[::]:82"), "http://[::1]:82");
+        assert_eq!(plain("0.0.0.0:82"), "http://localhost:82");
+        assert_eq!(plain("[::]:82"), "http://localhost:82");
         assert_eq!(plain("192.0.2.1:82"), "http://192.0.2.1:82");
         assert_eq!(plain("192.0.2.1:80"), "http://192.0.2.1", "the default port is left out");
         assert_eq!(plain("[2001:db8::1]:80"), "http://[2001:db8::1]");
         let over_tls = |address: &str, name| origin(&[address.parse().unwrap()], &[], name).unwrap().to_string();
         assert_eq!(over_tls("0.0.0.0:443", Some("Push.Example.org.")), "https://push.example.org");
         assert_eq!(over_tls("0.0.0.0:8443", Some("push.example.org")), "https://push.example.org:8443");
-        assert_eq!(over_tls("[::]:443", None), "https://[::1]");
+        assert_eq!(over_tls("[::]:443", None), "https://localhost");
         assert_eq!(over_tls("192.0.2.1:82", None), "https://192.0.2.1:82");
         assert_eq!(origin(&[], &[], Some("push.example.org")), None);
     }
