@@ -6,14 +6,23 @@ use std::time::{Duration, Instant};
 use crate::common::{PATIENCE, World};
 use clap::Parser;
 use murre::commands::probe::{Args, Step, check};
-use murre::commands::{Cli, Command, endpoint, export};
+use murre::commands::{Cli, Command, ConfigArgs, endpoint, export};
 use murre_bench::metrics::Metrics;
 
 /// Endpoint URLs of these servers begin with a name that resolves nowhere, so the probe is given the address.
 fn probe(world: &World) -> (Vec<Step>, Result<(), String>) {
     let ws = format!("ws://{}/", world.server.websocket());
     let endpoint = Some(format!("http://{}", world.server.endpoint()));
-    let (report, outcome) = check(&Args { server: None, ws, endpoint, ca: None, timeout: 20, quiet: true });
+    let (report, outcome) = check(&Args {
+        server: None,
+        ws,
+        endpoint,
+        ca: None,
+        timeout: 20,
+        quiet: true,
+        quick: false,
+        config: ConfigArgs::default(),
+    });
     let steps = report.steps.into_iter().map(|(step, _)| step).collect();
     (steps, outcome.map_err(|(step, why)| format!("{}: {why}", step.name())))
 }
@@ -63,10 +72,49 @@ fn fifty_probes_leave_no_user() {
 fn the_probe_says_that_nobody_is_there() {
     let mut world = World::start();
     assert_eq!(probe(&world).1, Ok(()), "{}", world.server.log());
+    assert_eq!(quick_probe(&world).1, Ok(()), "{}", world.server.log());
     assert_eq!(world.server.terminate().unwrap(), Some(0), "{}", world.server.log());
-    let (steps, outcome) = probe(&world);
-    assert_eq!(steps, [Step::Connect], "{outcome:?}");
-    assert!(outcome.is_err());
+    for (probe, first) in [(probe as fn(&World) -> _, Step::Connect), (quick_probe, Step::Health)] {
+        let (steps, outcome) = probe(&world);
+        assert_eq!(steps, [first], "{outcome:?}");
+        assert!(outcome.is_err());
+    }
+}
+
+/// The address of the health route is all that a quick probe is told.
+fn quick_probe(world: &World) -> (Vec<Step>, Result<(), String>) {
+    let sets = vec![format!("admin.listen={}", world.server.admin())];
+    let config = ConfigArgs { sets, ..ConfigArgs::default() };
+    let (ws, endpoint) = (String::new(), None);
+    let (report, outcome) =
+        check(&Args { server: None, ws, endpoint, ca: None, timeout: 20, quiet: true, quick: true, config });
+    let steps = report.steps.into_iter().map(|(step, _)| step).collect();
+    (steps, outcome.map_err(|(step, why)| format!("{}: {why}", step.name())))
+}
+
+#[test]
+fn quick_probes_leave_no_user_session_or_row() {
+    let mut world = World::start();
+    let number = |name: &str| -> f64 {
+        let metrics = Metrics::read(world.server.admin()).unwrap();
+        assert!(metrics.named(name).next().is_some(), "no metric {name}");
+        metrics.named(name).map(|(_, value)| value).sum()
+    };
+    for _ in 0..20 {
+        let (steps, outcome) = quick_probe(&world);
+        assert_eq!(outcome, Ok(()), "{}", world.server.log());
+        assert_eq!(steps, [Step::Health, Step::Connect, Step::Post]);
+    }
+    let until = Instant::now() + PATIENCE;
+    while number("murre_upgrades_total") < 20.0 {
+        assert!(Instant::now() < until, "{} of 20 upgrades were counted", number("murre_upgrades_total"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for nothing in ["murre_sessions", "murre_hellos_total", "murre_store_group_operations_total"] {
+        assert_eq!(number(nothing), 0.0, "{nothing}");
+    }
+    assert_eq!(world.server.terminate().unwrap(), Some(0), "{}", world.server.log());
+    assert_eq!(users(&world), 0);
 }
 
 /// The first listener is open some milliseconds before the last part of the server runs.

@@ -1,11 +1,13 @@
 //! A user agent on one connection: the messages of PROTOCOL.md 1.4 to 1.6 over the WebSocket client of tungstenite.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tungstenite::Message;
+use tungstenite::http::StatusCode;
 use tungstenite::protocol::{WebSocket, WebSocketConfig};
 
 use super::stream::Stream;
@@ -56,6 +58,18 @@ impl Note {
     }
 }
 
+/// Status of a response that is no upgrade.
+#[derive(Debug)]
+pub struct NotUpgraded(pub StatusCode);
+
+impl fmt::Display for NotUpgraded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the upgrade was answered with {}", self.0)
+    }
+}
+
+impl std::error::Error for NotUpgraded {}
+
 /// A user agent on one connection.
 pub struct Agent {
     socket: WebSocket<Stream>,
@@ -75,7 +89,7 @@ impl Agent {
     /// Upgrades this connection to the server of `url`.
     ///
     /// # Errors
-    /// The server does not upgrade.
+    /// The server does not upgrade; [`NotUpgraded`] if it answers with another status.
     pub fn upgrade(url: &str, stream: Stream) -> io::Result<Agent> {
         use tungstenite::HandshakeError::{Failure, Interrupted};
         let limits = WebSocketConfig::default()
@@ -85,9 +99,7 @@ impl Agent {
             .max_frame_size(Some(MESSAGE_BYTES_MAX));
         let (socket, _) =
             tungstenite::client::client_with_config(url, stream, Some(limits)).map_err(|error| match error {
-                Failure(tungstenite::Error::Http(response)) => {
-                    io::Error::other(format!("the upgrade was answered with {}", response.status()))
-                }
+                Failure(tungstenite::Error::Http(response)) => io::Error::other(NotUpgraded(response.status())),
                 Failure(error) => explained(error),
                 Interrupted(_) => ErrorKind::TimedOut.into(),
             })?;

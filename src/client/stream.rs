@@ -38,6 +38,15 @@ impl Timed {
         Ok(Timed { socket, patience: None, end })
     }
 
+    /// Connects within the time until `end`, at which all calls end.
+    fn connect(address: &SocketAddr, end: Instant) -> io::Result<Timed> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        Timed::new(TcpStream::connect_timeout(address, left)?, Some(end))
+    }
+
     /// Longest wait for bytes that must come: all of the time that is left until `end`.
     fn usual_patience(&self) -> Duration {
         self.end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()))
@@ -58,6 +67,14 @@ impl Stream {
     /// No connection.
     pub fn connect(address: SocketAddr) -> io::Result<Stream> {
         Stream::of(TcpStream::connect_timeout(&address, PATIENCE)?)
+    }
+
+    /// Connects without TLS. All calls end at this instant.
+    ///
+    /// # Errors
+    /// No connection in time.
+    pub fn connect_until(address: SocketAddr, end: Instant) -> io::Result<Stream> {
+        Ok(Stream::Plain(Timed::connect(&address, end)?))
     }
 
     /// Wraps a connected socket.
@@ -151,12 +168,8 @@ impl Trust {
             |what: &dyn std::fmt::Display, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
         let mut last = io::Error::new(ErrorKind::NotFound, format!("{authority} has no address"));
         for address in authority.to_socket_addrs().map_err(|error| named(&authority, error))? {
-            let left = self.end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(ErrorKind::TimedOut.into());
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(socket) => return Timed::new(socket, Some(self.end)),
+            match Timed::connect(&address, self.end) {
+                Ok(timed) => return Ok(timed),
                 Err(error) => last = named(&address, error),
             }
         }

@@ -64,7 +64,7 @@ pub enum Command {
 }
 
 /// Sources of the configuration for commands other than `serve`: the file, environment and settings of the server.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Default, Debug)]
 pub struct ConfigArgs {
     /// TOML file (also MURRE_CONFIG)
     #[arg(long, value_name = "FILE", env = "MURRE_CONFIG")]

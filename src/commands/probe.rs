@@ -3,11 +3,13 @@
 //! The probe is a user agent and an app server at once: connect, hello, register with a key, POST an encrypted message
 //! with VAPID, receive it, decrypt it, ack it, unregister. A failure ends the probe with the exit status of its step
 //! and one sentence. One deadline covers everything but the last word of a probe that failed.
+//! `--quick` asks less, and leaves nothing behind ([`quick`]).
 //!
 //! A user without a channel is dropped when its session ends (PROTOCOL.md 1.10), so a probe that unregisters leaves
 //! nothing in the store.
 
 mod public;
+mod quick;
 
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::ConfigArgs;
 use crate::client::agent::{Agent, Note, channel_id};
 use crate::client::encryption::{SubscriptionKeys, random_text};
 use crate::client::http::{Client, Request, Response};
@@ -48,6 +51,13 @@ pub struct Args {
     /// Print nothing but the last sentence.
     #[arg(long)]
     pub quiet: bool,
+    /// Check only that the server of this configuration, on this host or in this container, is alive: its health route,
+    /// an upgrade, and a POST to an endpoint that does not exist. Makes no user and no message; for health checks.
+    #[arg(long, conflicts_with_all = ["server", "ws", "endpoint", "ca"])]
+    pub quick: bool,
+    /// Configuration of the server that is checked with --quick.
+    #[command(flatten, next_help_heading = "With --quick")]
+    pub config: ConfigArgs,
 }
 
 /// Seconds for which a VAPID token of the probe is good.
@@ -78,14 +88,16 @@ pub enum Step {
     Unregister,
     /// The demands of app servers on the endpoint URL, for a public server.
     Public,
+    /// The health route, for a quick probe.
+    Health,
 }
 
 impl Step {
-    /// Those of every probe.
+    /// Those of every probe of a whole message.
     pub const ALL: [Step; 7] =
         [Step::Connect, Step::Hello, Step::Register, Step::Post, Step::Receive, Step::Decrypt, Step::Unregister];
 
-    /// Status when this step fails; 10 to 17, apart from those of other commands.
+    /// Status when this step fails; 10 to 18, apart from those of other commands.
     pub fn status(self) -> u8 {
         10 + self as u8
     }
@@ -100,6 +112,7 @@ impl Step {
             Step::Decrypt => "decrypt",
             Step::Unregister => "unregister",
             Step::Public => "public",
+            Step::Health => "health",
         }
     }
 }
@@ -130,7 +143,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs the probe. Returns 0 when the message made the whole way, else the status of the step that failed.
+/// Runs the probe. Returns 0 when all steps succeeded, else the status of the step that failed.
 pub fn run(args: Args) -> ExitCode {
     let (report, outcome) = check(&args);
     let mut out = io::stdout().lock();
@@ -155,8 +168,8 @@ pub fn run(args: Args) -> ExitCode {
 #[derive(Debug, Default)]
 pub struct Report {
     pub steps: Vec<(Step, Duration)>,
-    /// Demands of app servers, for a public server.
-    pub demands: Vec<public::Row>,
+    /// Findings beside the steps, such as the demands of app servers on a public server.
+    pub rows: Vec<public::Row>,
 }
 
 impl Report {
@@ -174,9 +187,8 @@ impl Report {
 
     fn to_text(&self) -> String {
         let steps = self.steps.iter().map(|(step, took)| format!("{:<11} {:>12}\n", step.name(), milliseconds(*took)));
-        let demands =
-            self.demands.iter().map(|row| format!("{:<11} {:<4} {}\n", row.name, row.verdict.word(), row.found));
-        steps.chain(demands).collect()
+        let rows = self.rows.iter().map(|row| format!("{:<11} {:<4} {}\n", row.name, row.verdict.word(), row.found));
+        steps.chain(rows).collect()
     }
 }
 
@@ -184,15 +196,19 @@ fn milliseconds(took: Duration) -> String {
     format!("{:.3} ms", took.as_secs_f64() * 1e3)
 }
 
-/// Sends one message the whole way. Returns the durations, and the step that failed if it did not arrive.
+/// Runs all steps of this probe. Returns their durations, and the step that failed if one did.
 pub fn check(args: &Args) -> (Report, Result<(), (Step, Failure)>) {
     let mut report = Report::default();
-    let outcome = all_steps(args, &mut report);
+    let end = Instant::now() + Duration::from_secs(args.timeout);
+    let outcome = match args.quick {
+        true => quick::all_steps(&args.config, end, &mut report),
+        false => all_steps(args, end, &mut report),
+    };
     (report, outcome)
 }
 
-fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
-    let end = Instant::now() + Duration::from_secs(args.timeout);
+/// Sends one message the whole way.
+fn all_steps(args: &Args, end: Instant, report: &mut Report) -> Result<(), (Step, Failure)> {
     let (mut agent, trust) = report.time(Step::Connect, || connect(args, end))?;
     report.time(Step::Hello, || match agent.hello(None)?.len() {
         32 => Ok(()),
@@ -216,7 +232,7 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
             demands = public::examine(server, &url(&push_endpoint)?, &trust);
             public::outcome(&demands)
         });
-        report.demands = demands;
+        report.rows = demands;
         judged
     });
     delivered.and(judged)

@@ -14,6 +14,7 @@ use machine::stats::{Board, Kind, Meaning};
 use machine::upstream::BridgeKind;
 use protocol::webpush::key::BearerKeys;
 use serde_json::{Map, Value, json};
+use shards::ports::Port;
 use store::fault::FaultKind;
 use tokio::sync::Semaphore;
 
@@ -26,7 +27,7 @@ use super::conditions::{ConditionState, worst, worst_trouble};
 use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::process::Process;
-use super::{BackupFault, Host, MetricSources, broadcast_poller, metrics};
+use super::{Address, BackupFault, Host, MetricSources, broadcast_poller, metrics};
 use crate::config::Secret;
 use crate::health::Health;
 
@@ -166,6 +167,7 @@ async fn health(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>
         "version": version::VERSION,
         "conditions": states.iter().map(condition).collect::<Vec<_>>(),
         "connections": view.sum("sessions"),
+        "listeners": view.sources.listeners.iter().map(listener).collect::<Vec<_>>(),
         "router_table": table,
         "message_table": table,
         "routers": { "apns": has(BridgeKind::Apns), "fcm": has(BridgeKind::Fcm) },
@@ -183,6 +185,17 @@ async fn health(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>
 fn plane(view: &AdminState) -> Option<Value> {
     let plane = view.sources.plane.as_ref()?;
     Some(json!({ "kind": plane.kind.word(), "why": plane.why }))
+}
+
+/// One listener of the shards.
+fn listener(bound: &Address) -> Value {
+    let port = match bound.port {
+        Port::WebSocket => "websocket",
+        Port::Endpoint => "endpoint",
+        Port::Node => "node",
+        Port::Public => "public",
+    };
+    json!({ "port": port, "address": bound.address, "tls": bound.tls, "proxied": bound.proxied })
 }
 
 /// One condition.

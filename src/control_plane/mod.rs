@@ -90,6 +90,7 @@ use broadcast_poller::BroadcastPoller;
 use broadcasts::Broadcasts;
 use http_client::HttpClient;
 use protocol::wire::url::HttpUrl;
+use shards::ports::Port;
 use shards::strangers::Strangers;
 use store::latencies::LatencyHistograms;
 use tls::ServerTls;
@@ -110,6 +111,19 @@ pub struct MetricSources {
     pub conditions: Arc<Conditions>,
     /// Plane of the shards, which health pages report too.
     pub plane: Option<Plane>,
+    /// Listeners of the shards, which `/health` lists for `murre probe --quick`.
+    pub listeners: Vec<Address>,
+}
+
+/// Bound address that the shards serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    pub port: Port,
+    pub tls: bool,
+    /// Connections begin with a PROXY header.
+    pub proxied: bool,
+    /// With port 0 configured, the port that the kernel chose.
+    pub address: SocketAddr,
 }
 
 /// Servers that the control plane calls by itself. By default none.

@@ -12,6 +12,7 @@ use shards::ring;
 
 use super::error::NodeError;
 use crate::config::{Config, Steer};
+use crate::control_plane::Address;
 use crate::host::has_ipv6;
 
 /// Listen setting of a port that the shards serve.
@@ -85,15 +86,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The listeners of one shard.
 pub(super) type Bound = Vec<Listening>;
 
-/// A bound address.
-#[derive(Clone, Copy)]
-pub(super) struct Address {
-    pub port: Port,
-    pub tls: bool,
-    /// With port 0 configured, the port that the kernel chose.
-    pub address: SocketAddr,
-}
-
 /// Result of [`bind`].
 pub(super) struct PublicPort {
     /// Listeners by shard.
@@ -113,7 +105,8 @@ pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<PublicPort, NodeErr
         for wanted in wanted {
             let fault = |error| NodeError::Address { key, address: wanted, error };
             let (address, sockets) = bind_shards(config, cores, (port, wanted)).map_err(fault)?;
-            addresses.push(Address { port, tls, address });
+            let proxied = config.proxy.protocol && port != Port::Node;
+            addresses.push(Address { port, tls, proxied, address });
             let listening = sockets.into_iter().map(|socket| Listening { port, tls, socket });
             shards.iter_mut().zip(listening).for_each(|(shard, listening)| shard.push(listening));
         }

@@ -205,7 +205,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
 
     signs.hibernation_off = shards.gate.off().map(str::to_owned);
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), (data.path(), signs)));
-    let sources = plan.sources(shards.boards(), &storage, stage.conditions());
+    let sources = plan.sources((shards.boards(), &addresses), &storage, stage.conditions());
     let control_plane = ControlPlane::start(builder, tls.admin(config, admin, keys.admin), sources, stage.clone())
         .map_err(no_control_plane)?;
     earlier.discard_told();

@@ -23,11 +23,11 @@ use super::cluster::Cluster;
 use super::data_dir::Keys;
 use super::error::NodeError;
 use super::ledgers::ShardLedger;
-use super::listeners::{Address, Bound};
+use super::listeners::Bound;
 use super::storage::Storage;
 use crate::config::Config;
 use crate::control_plane::{
-    Conditions, ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue,
+    Address, Conditions, ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue,
 };
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
@@ -152,7 +152,12 @@ impl Plan<'_> {
         }
     }
 
-    pub fn sources(&self, shards: &[Arc<Board>], storage: &Storage, conditions: Arc<Conditions>) -> MetricSources {
+    pub fn sources(
+        &self,
+        (shards, listeners): (&[Arc<Board>], &[Address]),
+        storage: &Storage,
+        conditions: Arc<Conditions>,
+    ) -> MetricSources {
         MetricSources {
             shards: shards.to_vec(),
             store: storage.board(),
@@ -161,6 +166,7 @@ impl Plan<'_> {
             strangers: Some(Arc::clone(&self.callers.strangers)),
             conditions,
             plane: Some(self.plane.clone()),
+            listeners: listeners.to_vec(),
         }
     }
 

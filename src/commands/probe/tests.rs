@@ -1,5 +1,6 @@
 //! The probe against a server of a few lines that can do each thing wrong.
 
+mod quick;
 mod tls;
 
 use std::io::{Read, Write};
@@ -156,7 +157,16 @@ fn probe(ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, V
 }
 
 fn probe_within(timeout: u64, ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, Vec<Step>) {
-    let (report, outcome) = check(&Args { server: None, ws, endpoint, ca: None, timeout, quiet: true });
+    let (report, outcome) = check(&Args {
+        server: None,
+        ws,
+        endpoint,
+        ca: None,
+        timeout,
+        quiet: true,
+        quick: false,
+        config: ConfigArgs::default(),
+    });
     (outcome.map_err(|(step, why)| (step, why.to_string())), report.steps.iter().map(|(step, _)| *step).collect())
 }
 

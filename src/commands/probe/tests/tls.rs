@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Args, PATIENCE, Step, check, public};
+use super::{Args, ConfigArgs, PATIENCE, Step, check, public};
 use crate::config::{Config, Sources};
 use crate::control_plane::tests::certificates::TestCertificates;
 use crate::host::Verdict;
@@ -43,7 +43,16 @@ fn front(listener: TcpListener, papers: &TestCertificates, behind: SocketAddr) {
 
 /// The outcome of a probe with `--ca`.
 async fn probe(ws: String, ca: Option<&Path>) -> Result<(), (Step, String)> {
-    let args = Args { server: None, ws, endpoint: None, ca: ca.map(Path::to_owned), timeout: PATIENCE, quiet: true };
+    let args = Args {
+        server: None,
+        ws,
+        endpoint: None,
+        ca: ca.map(Path::to_owned),
+        timeout: PATIENCE,
+        quiet: true,
+        quick: false,
+        config: ConfigArgs::default(),
+    };
     let probed = tokio::task::spawn_blocking(move || check(&args).1);
     probed.await.unwrap().map_err(|(step, why)| (step, why.to_string()))
 }
@@ -86,16 +95,24 @@ async fn a_message_makes_the_whole_way_through_proxies_that_end_tls() {
     assert_eq!(step, Step::Connect);
     assert!(why.starts_with("cannot read --ca ") && why.contains("absent.pem"), "{why}");
     let server = Some(public::server_url(&format!("https://localhost:{at_sockets}")).unwrap());
-    let args =
-        Args { server, ws: String::new(), endpoint: None, ca: Some(papers.ca()), timeout: PATIENCE, quiet: true };
+    let args = Args {
+        server,
+        ws: String::new(),
+        endpoint: None,
+        ca: Some(papers.ca()),
+        timeout: PATIENCE,
+        quiet: true,
+        quick: false,
+        config: ConfigArgs::default(),
+    };
     let (report, outcome) = tokio::task::spawn_blocking(move || check(&args)).await.unwrap();
     let (step, why) = outcome.unwrap_err();
     assert_eq!((step, step.status()), (Step::Public, 17), "{why}");
     assert!(why.to_string().contains(&format!("{at_posts} is not 443")), "{why}");
-    let verdicts: Vec<Verdict> = report.demands.iter().map(|row| row.verdict).collect();
+    let verdicts: Vec<Verdict> = report.rows.iter().map(|row| row.verdict).collect();
     use Verdict::{Fail, Good};
-    assert_eq!(verdicts, [Good, Fail, Good, Fail, Good], "{:?}", report.demands);
-    assert!(report.demands[3].found.contains("127.0.0.1"), "{:?}", report.demands);
+    assert_eq!(verdicts, [Good, Fail, Good, Fail, Good], "{:?}", report.rows);
+    assert!(report.rows[3].found.contains("127.0.0.1"), "{:?}", report.rows);
     assert!(report.steps.iter().map(|(step, _)| *step).eq(Step::ALL.into_iter().chain([Step::Public])));
     tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
 }
