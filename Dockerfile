@@ -1,6 +1,22 @@
 # murre in one image: `docker build -t murre .`
 #
-# The default container profile forbids io_uring: murre then polls its sockets. With io_uring, run it with:
+#   docker run -p 8080:8080 murre
+#
+# serves user agents and app servers on port 8080, without TLS. Endpoint URLs begin with http://localhost:8080;
+# --env MURRE_ENDPOINT__URL=URL replaces that, for another port or a proxy. The default command sets these two listeners.
+# A command of your own begins from the defaults of murre, as everywhere. With a name, murre orders its certificate and
+# serves TLS (docs/SELF-HOSTING.md):
+#
+#   docker run -p 443:443 -p 80:80 --volume murre:/var/lib/murre murre serve --domain NAME --acme-agree
+#
+# podman also needs --sysctl net.ipv4.ip_unprivileged_port_start=0 for that, because the user is not root.
+#
+# Below /var/lib/murre are keys, users and messages; without --volume, in a volume without a name. The root can be
+# read-only, all capabilities can be dropped, and any user can take the place of murre who may write that directory:
+#
+#   docker run -p 8080:8080 --read-only --cap-drop all --tmpfs /var/lib/murre murre
+#
+# The default container profile forbids io_uring: murre then polls its sockets. With io_uring, for many connections:
 #
 #   docker run \
 #       --security-opt seccomp=tuning/seccomp.json \
@@ -17,11 +33,10 @@
 # stop-timeout: SIGTERM drains, 150 s for a million (sessions / drain.rate and 50 s); what the time does not suffice for waits in the ledger logs for the next start.
 # network host: a connection through the bridge costs a conntrack entry and a trip through the proxy.
 # `docker exec CONTAINER murre doctor` says what is still missing.
-#
-# With a domain (docs/SELF-HOSTING.md), `--publish 443:443 --publish 80:80` and
-# `--sysctl net.ipv4.ip_unprivileged_port_start=0`, because the user is not root, take the place of `--network host`;
-# behind `murre` the command is: serve --data-dir /var/lib/murre --domain NAME --acme-agree
 
+# The tag is exact, and a tag can be moved: a release pins the digest without a change to this file, by
+#   docker buildx build --build-context rust:1.95.0-slim-bookworm=docker-image://rust@sha256:DIGEST .
+# where `docker buildx imagetools inspect rust:1.95.0-slim-bookworm` prints the digest. It is the only base.
 FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock build.rs ./
@@ -33,17 +48,28 @@ ARG GIT_COMMIT
 # No path of the machine that builds is left in the binary.
 ENV RUSTFLAGS="--remap-path-prefix=/usr/local/cargo=/cargo --remap-path-prefix=/build=/murre"
 RUN cargo build --profile dist --locked -p murre && strip --strip-debug target/dist/murre
+COPY tuning/image-root tuning/
+RUN tuning/image-root target/dist/murre /image
 
-FROM debian:12.11-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/murre --create-home --shell /usr/sbin/nologin murre
-COPY --from=build /build/target/dist/murre /usr/local/bin/murre
-# For a broadcast source that is asked over https.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+FROM scratch
+ARG GIT_COMMIT
+LABEL org.opencontainers.image.title="murre" \
+      org.opencontainers.image.description="A push server: WebPush by Mozilla's push protocol" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="$GIT_COMMIT" \
+      org.opencontainers.image.licenses="MPL-2.0"
+COPY --from=build /image/ /
 COPY LICENSE /usr/share/doc/murre/LICENSE
-USER murre
+ENV PATH=/usr/local/bin
+# The data directory is murre-data here, by its default: no setting of the image hides one of the operator.
+WORKDIR /var/lib/murre
+# By number: Kubernetes cannot know that a name is not that of root.
+USER 10001:10001
 VOLUME /var/lib/murre
-# WebSocket, endpoint, and both ports of a domain. The admin and node ports stay on loopback unless told otherwise.
-EXPOSE 8080 8082 443 80
+# Both without TLS, and both ports of a domain. The admin and node ports stay on loopback unless told otherwise.
+EXPOSE 8080 443 80
 STOPSIGNAL SIGTERM
+# The time of the probe is 10 s.
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["/usr/local/bin/murre", "probe", "--quick", "--quiet"]
 ENTRYPOINT ["/usr/local/bin/murre"]
-CMD ["serve", "--data-dir", "/var/lib/murre", "--websocket", "0.0.0.0:8080", "--endpoint", "0.0.0.0:8082"]
+CMD ["serve", "--websocket", "0.0.0.0:8080", "--endpoint", "0.0.0.0:8080"]

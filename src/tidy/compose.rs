@@ -69,9 +69,9 @@ fn with(tree: &Tree, text: &str) -> Vec<String> {
     complaints
 }
 
-/// A node: our image with the command that it has by itself.
+/// A node. The command that the image has by itself sets listeners, which the variables of a service cannot change.
 fn serves(service: &Value) -> bool {
-    service["image"] == "murre" && service["command"].is_null()
+    service["image"] == "murre" && texts(&service["command"]).eq(["serve"])
 }
 
 /// Error of murre about the variables of a service.

@@ -13,7 +13,8 @@ const RING_CALLS: &[&str] = &["io_uring_setup", "io_uring_enter", "io_uring_regi
 const RUN_OPTIONS: &[&str] =
     &["--security-opt seccomp=tuning/seccomp.json", "--ulimit memlock=", "--ulimit nofile=", "--stop-timeout"];
 
-/// Base images have a full version, sources exist, it does not run as root, and it names the options that it needs.
+/// Base images have a full version, sources exist, it does not run as root, it checks its health, its version is ours,
+/// and it names the options that it needs.
 pub fn dockerfile(tree: &Tree) -> Vec<String> {
     let Some(file) = tree.get("Dockerfile") else { return vec!["Dockerfile is missing".into()] };
     let mut complaints = Vec::new();
@@ -23,7 +24,7 @@ pub fn dockerfile(tree: &Tree) -> Vec<String> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
             ["FROM", image, ref rest @ ..] => {
-                if !is_pinned(image) && !stages.contains(&image.to_string()) {
+                if image != "scratch" && !is_pinned(image) && !stages.contains(&image.to_string()) {
                     complaints.push(format!("Dockerfile: {image} has no full version"));
                 }
                 if let ["AS", name] = rest {
@@ -48,6 +49,13 @@ pub fn dockerfile(tree: &Tree) -> Vec<String> {
     }
     if user == "root" || user == "0" {
         complaints.push("Dockerfile: runs as root".into());
+    }
+    if !file.text.lines().any(|line| line.starts_with("HEALTHCHECK ") && line.contains("\"probe\", \"--quick\"")) {
+        complaints.push("Dockerfile: no HEALTHCHECK by murre probe --quick".into());
+    }
+    let label = format!("org.opencontainers.image.version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    if !file.text.contains(&label) {
+        complaints.push(format!("Dockerfile: has no label {label}"));
     }
     let missing = RUN_OPTIONS.iter().filter(|option| !file.text.contains(**option));
     complaints.extend(missing.map(|option| format!("Dockerfile: does not state {option}")));
@@ -223,11 +231,17 @@ pub fn one_check(tree: &Tree) -> Vec<String> {
 #[test]
 fn a_floating_base_a_missing_source_and_root_are_refused() {
     let options = RUN_OPTIONS.iter().map(|o| format!("# {o}\n")).collect::<String>();
-    let good = format!("{options}FROM rust:1.95.0-slim AS build\nCOPY src src/\nFROM debian:12.1\nUSER murre\n");
+    let label = format!("LABEL org.opencontainers.image.version=\"{}\"\n", env!("CARGO_PKG_VERSION"));
+    let health = "HEALTHCHECK CMD [\"murre\", \"probe\", \"--quick\"]\n";
+    let stages = "FROM rust:1.95.0-slim AS build\nCOPY src src/\nFROM debian:12.1\nUSER murre\n";
+    let good = format!("{options}{stages}{label}{health}");
     let check = |text: &str| dockerfile(&Tree::of(&[("Dockerfile", text), ("src", "")])).len();
     assert_eq!(check(&good), 0);
     assert_eq!(check(&good.replace("debian:12.1", "debian:latest")), 1);
     assert_eq!(check(&good.replace("debian:12.1", "debian")), 1);
+    assert_eq!(check(&good.replace("debian:12.1", "scratch")), 0);
+    assert_eq!(check(&good.replace("--quick", "--quiet")), 1);
+    assert_eq!(check(&good.replace("version=\"", "version=\"9")), 1);
     assert_eq!(check(&good.replace("COPY src", "COPY gone")), 1);
     assert_eq!(check(&good.replace("USER murre", "USER root")), 1);
     assert_eq!(check(&good.replace("USER murre\n", "")), 1);
