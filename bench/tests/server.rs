@@ -7,6 +7,7 @@ mod common;
 mod bad_input;
 mod commands;
 mod delivery;
+mod fence;
 mod http;
 mod receipts;
 mod refusals;

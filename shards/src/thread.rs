@@ -16,8 +16,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
-use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor};
-use crate::ring::{PlaneKind, ProbeError, raise_limits};
+use crate::reactor::{CallerRules, ControlMessage, ControlQueue, Machine, Parts, PlaneLimits, Reactor, ring_uses};
+use crate::ring::{Fence, PlaneKind, ProbeError, raise_limits};
 use crate::tls::Tls;
 use machine::ids::ShardId;
 use machine::stats::Board;
@@ -139,10 +139,11 @@ struct StartupSync {
 }
 
 /// Starts one thread per setup, in the order of their shard ids. Raises the soft limits on descriptors
-/// and locked memory to the hard ones. Calls `ready` when every shard is ready, and before the first one begins.
+/// and locked memory to the hard ones. Calls `ready` with the fence of the rings when every shard is ready: no ring is
+/// made after that, and no shard has begun.
 pub fn start<E: Edge>(
     setups: Vec<ShardSetup<E>>,
-    ready: impl FnOnce() -> io::Result<()>,
+    ready: impl FnOnce(Fence) -> io::Result<()>,
 ) -> Result<Shards<E>, StartError> {
     start_with(setups, ready, ShardMachine::new)
 }
@@ -150,10 +151,11 @@ pub fn start<E: Edge>(
 /// As [`start`], with machines made by `make`.
 pub(crate) fn start_with<E: Edge, M: Machine>(
     setups: Vec<ShardSetup<E>>,
-    ready: impl FnOnce() -> io::Result<()>,
+    ready: impl FnOnce(Fence) -> io::Result<()>,
     make: impl FnOnce(MachineConfig) -> M + Clone + Send + 'static,
 ) -> Result<Shards<E>, StartError> {
     raise_limits();
+    let fence = fence(&setups);
     let over = Arc::new(Barrier::new(setups.len()));
     let mailboxes = mesh(setups.len() as u16)?;
     let (mut lanes, mut boards, mut starting) = (Vec::new(), Vec::new(), Vec::new());
@@ -181,13 +183,20 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
         threads.push((shard, thread));
         goes.push(say_go);
     }
-    ready().map_err(|error| StartError::Preparation(error.to_string()))?;
+    ready(fence).map_err(|error| StartError::Preparation(error.to_string()))?;
     for go in goes {
         // A shard that is gone has aborted the process.
         let _ = go.send(());
     }
     let handle = ShardsHandle { lanes: lanes.into(), boards: boards.into(), drain: Arc::default() };
     Ok(Shards { handle, threads })
+}
+
+/// Returns the fence of the rings of these shards, each of which has the same uses for them.
+fn fence<E: Edge>(setups: &[ShardSetup<E>]) -> Fence {
+    let of_shard = |setup: &ShardSetup<E>| setup.limits.fence(ring_uses(&setup.callers, setup.hibernation.as_ref()));
+    let both = |a: Fence, b: Fence| Fence { rings: a.rings + b.rings, ..b };
+    setups.iter().map(of_shard).reduce(both).unwrap_or_default()
 }
 
 /// Pins this thread to a core.

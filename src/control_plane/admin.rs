@@ -181,10 +181,10 @@ async fn health(State(view): State<Arc<AdminState>>) -> (StatusCode, Json<Value>
     (liveness(&states), Json(body))
 }
 
-/// Returns the plane of the shards, and the reason.
+/// Returns the plane of the shards, the reason, and the state of the fence of rings.
 fn plane(view: &AdminState) -> Option<Value> {
     let plane = view.sources.plane.as_ref()?;
-    Some(json!({ "kind": plane.kind.word(), "why": plane.why }))
+    Some(json!({ "kind": plane.kind.word(), "why": plane.why, "fence": view.sources.fence }))
 }
 
 /// One listener of the shards.

@@ -111,6 +111,8 @@ pub struct MetricSources {
     pub conditions: Arc<Conditions>,
     /// Plane of the shards, which health pages report too.
     pub plane: Option<Plane>,
+    /// State of the fence of rings: `closed`, or `open` and the reason.
+    pub fence: String,
     /// Listeners of the shards, which `/health` lists for `murre probe --quick`.
     pub listeners: Vec<Address>,
 }

@@ -12,6 +12,7 @@ const KERNEL_FULL: (u32, u32) = (6, 4);
 
 /// io_uring features and the kernel that brought each. The last of them sets the floor.
 const FEATURES: &[(&str, (u32, u32))] = &[
+    ("restrictions of a ring", (5, 10)),
     ("POLL_ADD multishot", (5, 13)),
     ("direct descriptors", (5, 15)),
     ("CQE_SKIP_SUCCESS", (5, 17)),

@@ -21,7 +21,9 @@ use shards::thread::{self, ShardSetup, Shards, ShardsHandle};
 
 use super::data_dir::{DataDir, PlacementKey};
 use super::error::NodeError;
+use super::fence;
 use super::ledgers::no_ledger;
+use super::plan::Plan;
 use crate::config::{self, Config};
 use crate::control_plane::{Address, ControlPlaneBuilder, Signal};
 use crate::edge::PushEdge;
@@ -79,6 +81,8 @@ impl NodeGate {
 pub(super) struct HibernatingShards {
     pub shards: Shards<PushEdge>,
     pub gate: NodeGate,
+    /// State of the fence of rings ([`fence::close`]).
+    pub fence: String,
 }
 
 impl HibernatingShards {
@@ -112,23 +116,29 @@ pub(super) fn look(
 }
 
 /// Starts the shards, and lets them hibernate where that is possible. What `found` has and these shards do not take
-/// over is undone.
+/// over is undone. Closes the fence of rings before any shard begins.
 ///
 /// # Errors
 /// [`NodeError::Shards`].
 pub(super) fn start(
-    config: &Config,
-    placement: Placement,
+    plan: &Plan<'_>,
     addresses: &[Address],
     found: Found,
     setups: Vec<ShardSetup<PushEdge>>,
+    is_process: bool,
 ) -> Result<HibernatingShards, NodeError> {
-    let (gate, hibernations) = open(config, placement, addresses, found);
+    let (gate, hibernations) = open(plan.config, plan.edge.placement, addresses, found);
     let mut hibernations = hibernations.into_iter();
     let equip = |setup| ShardSetup { hibernation: hibernations.next(), ..setup };
     let setups = setups.into_iter().map(equip).collect();
-    let shards = thread::start(setups, || gate.taken_over()).map_err(|error| NodeError::Shards(error.to_string()))?;
-    Ok(HibernatingShards { shards, gate })
+    let mut fence = String::new();
+    let ready = |around| -> io::Result<()> {
+        gate.taken_over()?;
+        fence = fence::close(around, is_process);
+        Ok(())
+    };
+    let shards = thread::start(setups, ready).map_err(|error| NodeError::Shards(error.to_string()))?;
+    Ok(HibernatingShards { shards, gate, fence })
 }
 
 /// Opens the gate of the ports of user agents, if `hibernate.after` is set and connections can be frozen here. Returns

@@ -27,6 +27,8 @@ mod events;
 
 mod error;
 
+mod fence;
+
 mod cpus;
 
 mod hibernation;
@@ -100,7 +102,8 @@ use storage::Storage;
 #[derive(Clone)]
 pub struct Environment {
     /// True if the node is the process: it handles SIGTERM, SIGINT and SIGHUP, which [`RunningNode::wait_for_signal`]
-    /// returns, and reports to the service manager, if there is one, that it serves and that it stops.
+    /// returns, reports to the service manager, if there is one, that it serves and that it stops, and forbids itself
+    /// further rings.
     pub signals: bool,
     /// The clock that the time of the node follows.
     pub host_clock: HostClock,
@@ -201,11 +204,11 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
     });
-    let shards = hibernation::start(config, plan.edge.placement, &addresses, found, setups.collect())?;
+    let shards = hibernation::start(&plan, &addresses, found, setups.collect(), surroundings.signals)?;
 
     signs.hibernation_off = shards.gate.off().map(str::to_owned);
     let stage = Arc::new(NodeHandle::new(&plan, shards.handle(), Arc::clone(&storage), (data.path(), signs)));
-    let sources = plan.sources((shards.boards(), &addresses), &storage, stage.conditions());
+    let sources = plan.sources((shards.boards(), shards.fence.clone(), &addresses), &storage, stage.conditions());
     let control_plane = ControlPlane::start(builder, tls.admin(config, admin, keys.admin), sources, stage.clone())
         .map_err(no_control_plane)?;
     earlier.discard_told();

@@ -154,7 +154,7 @@ impl Plan<'_> {
 
     pub fn sources(
         &self,
-        (shards, listeners): (&[Arc<Board>], &[Address]),
+        (shards, fence, listeners): (&[Arc<Board>], String, &[Address]),
         storage: &Storage,
         conditions: Arc<Conditions>,
     ) -> MetricSources {
@@ -166,6 +166,7 @@ impl Plan<'_> {
             strangers: Some(Arc::clone(&self.callers.strangers)),
             conditions,
             plane: Some(self.plane.clone()),
+            fence,
             listeners: listeners.to_vec(),
         }
     }

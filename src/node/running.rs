@@ -275,7 +275,7 @@ impl RunningNode {
     pub fn stop(self) -> Result<StopOutcome, NodeError> {
         let RunningNode { control_plane, stage, shards, storage, data, config, mut manager, cluster, log, .. } = self;
         let drain = config.into_inner().unwrap_or_else(PoisonError::into_inner).drain;
-        let HibernatingShards { shards, gate } = shards;
+        let HibernatingShards { shards, gate, .. } = shards;
         stage.announce_stop();
         let hibernates = drain.mode == DrainMode::Hibernate && gate.outlives();
         let sessions = sum(stage.boards(), "conns");

@@ -38,7 +38,7 @@ use crate::mailbox::{Mailbox, Waker};
 use crate::poll::PollPlane;
 use crate::ports::{Edge, Hibernation, Ledger, Listening, Peers, Port, Records, Store, Upstreams, Wake};
 use crate::process_clock::ProcessClock;
-use crate::ring::{ConnBufferPool, Conns, Plane, PlaneConfig, PlaneKind, RingPlane};
+use crate::ring::{ConnBufferPool, Conns, Fence, Plane, PlaneConfig, PlaneKind, RingPlane, RingUses};
 use crate::tls::{Tls, TlsStats};
 use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket, Uaid};
 use machine::limits;
@@ -114,13 +114,26 @@ impl PlaneLimits {
         PlaneConfig::sized(self.connections_max, self.table_max.min(nofile), self.backlog)
     }
 
+    /// Returns the fence of a shard with these uses.
+    pub(crate) fn fence(&self, uses: RingUses) -> Fence {
+        match self.kind {
+            PlaneKind::Rings => Fence::of(u32::from(self.layout().rings), uses),
+            PlaneKind::Poll => Fence::default(),
+        }
+    }
+
     /// Opens the plane of a shard, on its thread.
-    fn open(&self, config: PlaneConfig, waker: &Waker) -> io::Result<Box<dyn Plane>> {
+    fn open(&self, config: PlaneConfig, uses: RingUses, waker: &Waker) -> io::Result<Box<dyn Plane>> {
         Ok(match self.kind {
-            PlaneKind::Rings => Box::new(RingPlane::new(config, waker.event_fd())?),
+            PlaneKind::Rings => Box::new(RingPlane::new(config, uses, waker.event_fd())?),
             PlaneKind::Poll => Box::new(PollPlane::new(config, waker.event_fd())?),
         })
     }
+}
+
+/// Returns the uses that a shard with these parts has for its rings.
+pub(crate) fn ring_uses(callers: &CallerRules, hibernation: Option<&Hibernation>) -> RingUses {
+    RingUses { asks_addresses: callers.need_addresses(), freezes: hibernation.is_some() }
 }
 
 /// State machine that the loop drives: the shard's, and in this crate's tests a script in its place.
@@ -283,7 +296,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let (listeners, tls, limits, board, clock) =
             (parts.listeners, parts.tls, parts.limits, parts.board, parts.clock);
         let config = limits.layout();
-        let plane = limits.open(config, mailbox.waker())?;
+        let uses = ring_uses(&parts.callers, parts.hibernation.as_ref());
+        let plane = limits.open(config, uses, mailbox.waker())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.address(ring)).collect());
         let now = clock.now();
         let waker = Arc::clone(mailbox.waker());

@@ -13,7 +13,9 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod call_filter;
 mod conns;
+mod fence;
 mod hub;
 mod pending_input;
 mod layout;
@@ -31,6 +33,8 @@ mod uring;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use call_filter::{forbid_rings, refuse_calls};
+pub use fence::Fence;
 pub use layout::{RING_BYTES, tables};
 pub use listen::{ListenError, WEBSOCKET_BUFFERS, listen, local_address, steer};
 pub use memory::give_memory_back;
@@ -39,6 +43,7 @@ pub use probe::{ProbeError, nofile_limit, probe, raise_limits, takes_sockets_out
 pub(crate) use arena::{Arena, ArenaSpan, SpanSize};
 pub(crate) use conn_buffers::{ConnBufferPool, SocketMove};
 pub(crate) use conns::{Conns, Flags, NewConn, Standing, State};
+pub(crate) use fence::RingUses;
 pub(crate) use hub::eventfd;
 pub(crate) use layout::{PlaneConfig, accept_limit};
 pub(crate) use op::{Completion, CompletionKey, Origin, claimed, dealt};

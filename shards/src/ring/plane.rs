@@ -12,6 +12,7 @@ use machine::ids::{Claim, ConnId};
 use machine::time::Instant;
 
 use super::arena::{Arena, ArenaSpan, SpanSize};
+use super::fence::RingUses;
 use super::hub::Hub;
 use super::layout::PlaneConfig;
 use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, dealt, decode, encode_conn, encode_plain};
@@ -43,16 +44,12 @@ const POLL_ROOM: u32 = libc::POLLOUT as u32;
 impl RingPlane {
     /// Opens the rings. On the shard's thread. Completions of all rings but the hub are announced on
     /// `event`, its waker's eventfd.
-    pub(crate) fn new(config: PlaneConfig, event: BorrowedFd<'_>) -> io::Result<RingPlane> {
+    pub(crate) fn new(config: PlaneConfig, uses: RingUses, event: BorrowedFd<'_>) -> io::Result<RingPlane> {
         let mut rings = Vec::with_capacity(usize::from(config.rings));
         for number in 0..config.rings {
-            let mut ring = Ring::new(number, config.table, config.sq, config.cq)?;
             // The hub polls the eventfd, and would wake itself.
-            if number > 0 {
-                ring.register_eventfd(event.as_raw_fd())?;
-                ring.announce(false);
-            }
-            rings.push(ring);
+            let announces_on = (number > 0).then(|| event.as_raw_fd());
+            rings.push(Ring::new(number, config, uses, announces_on)?);
         }
         Ok(RingPlane {
             rings,

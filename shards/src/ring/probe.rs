@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use io_uring::{IoUring, Probe, opcode, types};
 
+use super::fence::{self, RingUses};
 use super::hub::eventfd;
 use super::peer::{self, Family};
 
@@ -67,45 +68,31 @@ impl ProbeError {
             _ => ProbeError::Other(error.to_string()),
         }
     }
+
+    /// As [`ProbeError::of`], of a registration without which the kernel lacks `what`.
+    fn of_registration(error: &io::Error, what: &'static str) -> ProbeError {
+        match ProbeError::of(error) {
+            ProbeError::TooOld(_) => ProbeError::TooOld(what),
+            other => other,
+        }
+    }
 }
 
-/// Tries what the rings need: setup flags, a sparse table, an eventfd, and every operation.
+/// Tries what the rings need: setup flags, a sparse table, an eventfd, every operation, and the fence.
 pub fn probe() -> Result<(), ProbeError> {
-    let ring = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_coop_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_cqsize(16)
-        .build(8);
-    let ring: IoUring = ring.map_err(|error| ProbeError::of(&error))?;
+    let ring = fence::open(8, 16).map_err(|error| ProbeError::of(&error))?;
     let submitter = ring.submitter();
-    submitter.register_files_sparse(8).map_err(|error| match ProbeError::of(&error) {
-        ProbeError::TooOld(_) => ProbeError::TooOld("sparse descriptor tables"),
-        other => other,
-    })?;
+    let lacks = |what| move |error| ProbeError::of_registration(&error, what);
+    submitter.register_files_sparse(8).map_err(lacks("sparse descriptor tables"))?;
     let event = eventfd().map_err(|error| ProbeError::of(&error))?;
     submitter.register_eventfd(event.as_raw_fd()).map_err(|error| ProbeError::of(&error))?;
     let mut operations = Probe::new();
     submitter.register_probe(&mut operations).map_err(|error| ProbeError::of(&error))?;
-    for (code, name) in [
-        (opcode::Accept::CODE, "accept"),
-        (opcode::PollAdd::CODE, "poll"),
-        (opcode::PollRemove::CODE, "poll removal"),
-        (opcode::Recv::CODE, "receive"),
-        (opcode::Send::CODE, "send"),
-        (opcode::Shutdown::CODE, "shutdown"),
-        (opcode::Close::CODE, "close"),
-        (opcode::AsyncCancel::CODE, "cancel"),
-        (opcode::Timeout::CODE, "timeouts"),
-        (opcode::MsgRingData::CODE, "messages between rings"),
-    ] {
-        if !operations.is_supported(code) {
-            return Err(ProbeError::TooOld(name));
-        }
+    let uses = RingUses::default();
+    if let Some(lacking) = fence::operations(uses).find(|operation| !operations.is_supported(operation.code)) {
+        return Err(ProbeError::TooOld(lacking.name));
     }
-    Ok(())
+    fence::close(&ring, uses).map_err(lacks("restrictions of a ring"))
 }
 
 /// Returns true if this kernel tells the address of a direct descriptor's peer (Linux 6.7). Settings that need the

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{self, Ordering};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use machine::ids::ConnId;
 
+use super::fence::{self, RingUses};
+use super::layout::PlaneConfig;
 use super::op::{Cqe, Kind, decode, encode_plain};
 use super::pending_output::PendingOutput;
 
@@ -50,28 +52,26 @@ static NO_COMPLETION: types::Timespec = types::Timespec::new().sec(10);
 const VISITS_MAX: u32 = 16;
 
 impl Ring {
-    pub fn new(number: u16, table: u32, sq: u32, cq: u32) -> io::Result<Ring> {
-        let io = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_coop_taskrun()
-            .setup_taskrun_flag()
-            .setup_submit_all()
-            .setup_cqsize(cq)
-            .build(sq)?;
-        io.submitter().register_files_sparse(table)?;
+    /// Makes a ring within its fence. Its completions are announced on `event`, if there is one, while not disabled;
+    /// they are disabled at first.
+    pub fn new(number: u16, config: PlaneConfig, uses: RingUses, event: Option<RawFd>) -> io::Result<Ring> {
+        let io = fence::open(config.sq, config.cq)?;
+        io.submitter().register_files_sparse(config.table)?;
+        if let Some(event) = event {
+            io.submitter().register_eventfd(event)?;
+        }
+        fence::close(&io, uses)?;
         let can_gather = io.params().is_feature_min_timeout();
-        Ok(Ring { io, sends: Vec::new(), number, vain: 0, can_gather })
+        let mut ring = Ring { io, sends: Vec::new(), number, vain: 0, can_gather };
+        if event.is_some() {
+            ring.announce(false);
+        }
+        Ok(ring)
     }
 
     /// Its descriptor, as MSG_RING of another shard names it.
     pub fn fd(&self) -> RawFd {
         self.io.as_raw_fd()
-    }
-
-    /// Completions are announced on this eventfd from now on, while not disabled.
-    pub fn register_eventfd(&self, fd: RawFd) -> io::Result<()> {
-        self.io.submitter().register_eventfd(fd)
     }
 
     /// Announce completions or not. Reaping signals the eventfd again, so it is off but while parked.
@@ -86,7 +86,7 @@ impl Ring {
     /// Behind the last `announce(true)` of a shard and before the first `busy`. Pairs with the kernel's full barrier
     /// between setting TASKRUN and reading that flag: either it sees the flag and signals, or `busy` sees TASKRUN.
     pub fn announced() {
-        fence(Ordering::SeqCst);
+        atomic::fence(Ordering::SeqCst);
     }
 
     /// Replaces the file in a slot of the table.
@@ -156,7 +156,7 @@ impl Ring {
     /// between, the flag is set behind it and stays, since it is cleared only with the next work: a shard whose ring
     /// is idle otherwise would look at it for ever instead of sleeping. The flag cannot be told from a true one, so it
     /// is not ignored: the next work, this timeout, clears it.
-    fn kick(&mut self) {
+    pub(super) fn kick(&mut self) {
         self.vain = 0;
         if self.has_room(1) {
             let entry = opcode::Timeout::new(&raw const AT_ONCE).build().user_data(encode_plain(Kind::Ignored, 0, 0));
@@ -218,9 +218,14 @@ mod tests {
     use super::super::hub::eventfd;
     use super::*;
 
+    fn small_ring(number: u16) -> Ring {
+        let config = PlaneConfig { rings: 1, table: 8, sq: 8, cq: 16 };
+        Ring::new(number, config, RingUses::default(), None).unwrap()
+    }
+
     #[test]
     fn a_kick_is_work_that_nobody_asks_for_and_leaves_the_ring_quiet() {
-        let mut ring = Ring::new(0, 8, 8, 16).unwrap();
+        let mut ring = small_ring(0);
         assert!(!ring.busy());
         ring.vain = VAIN_MAX;
         ring.kick();
@@ -257,7 +262,7 @@ mod tests {
     /// No completion here is that of a timeout: those end every wait, also one that gathers.
     #[test]
     fn one_completion_ends_a_wait_that_gathers_before_and_behind_its_time() {
-        let mut ring = Ring::new(0, 8, 8, 16).unwrap();
+        let mut ring = small_ring(0);
         let event = File::from(eventfd().unwrap());
         let poll = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32)
             .multi(true)
@@ -273,7 +278,7 @@ mod tests {
         let hub = ring.fd();
         for pause in [Duration::ZERO, Duration::from_millis(20)] {
             gathers_one(&mut ring, pause, || {
-                let mut other = Ring::new(1, 8, 8, 16).unwrap();
+                let mut other = small_ring(1);
                 let word = encode_plain(Kind::Bell, 0, 0);
                 other.push(&opcode::MsgRingData::new(types::Fd(hub), 0, word, None).build());
                 other.enter(&mut VecDeque::new());

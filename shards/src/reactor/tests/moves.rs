@@ -2,7 +2,7 @@
 
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
-use crate::ring::{PlaneConfig, PlaneKind, SocketMove};
+use crate::ring::{PlaneConfig, PlaneKind, RingUses, SocketMove};
 use machine::ids::{Claim, ShardId, Uaid};
 use machine::{Arrival, Carried, Hello, Mail};
 
@@ -129,7 +129,7 @@ fn a_full_target_leaves_the_socket_with_the_source() {
         let other = boxes.pop().unwrap();
         let config = PlaneConfig { rings: 1, table: 1, sq: 8, cq: 16 };
         let limits = PlaneLimits { kind: plane_kind(), ..PlaneLimits::new(1) };
-        let mut plane = limits.open(config, other.waker()).unwrap();
+        let mut plane = limits.open(config, RingUses::default(), other.waker()).unwrap();
         other.publish_rings([plane.address(0)].into());
         let mut bench = Bench::of(boxes, PlaneLimits::new(100));
         let (mut first, mut second) = (bench.websocket(), bench.websocket());
@@ -161,7 +161,7 @@ fn a_dead_target_leaves_the_socket_with_the_source() {
         let dead = std::thread::spawn(move || {
             let config = PlaneConfig { rings: 1, table: 8, sq: 8, cq: 16 };
             let limits = PlaneLimits { kind, ..PlaneLimits::new(1) };
-            let plane = limits.open(config, &waker).unwrap();
+            let plane = limits.open(config, RingUses::default(), &waker).unwrap();
             let address = plane.address(0);
             // A ring is dead with its thread, and must be there all the same.
             (kind == PlaneKind::Rings).then(|| Box::leak(plane));

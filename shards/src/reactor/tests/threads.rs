@@ -77,7 +77,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         let log = Arc::clone(&scripts[usize::from(config.shard.0)]);
         Script::with(log)
     };
-    let shards = start_with(setups, || Ok(()), make).unwrap();
+    let shards = start_with(setups, |_| Ok(()), make).unwrap();
     Server { shards, websocket: addresses.0, endpoint: addresses.1, logs }
 }
 
@@ -272,7 +272,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
             ledger: Box::new(|| Box::new(Nothing)),
             wake: Box::new(|_| ()),
         };
-        let error = start_with(vec![setup], || Ok(()), |_| Script::default()).map(|_| ()).unwrap_err().to_string();
+        let error = start_with(vec![setup], |_| Ok(()), |_| Script::default()).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("core 100000") && error.contains("shards.cores"), "{error}");
     });
 }

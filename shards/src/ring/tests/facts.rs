@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use crate::poll::PollPlane;
-use crate::ring::{Completion, Plane, PlaneConfig, RingPlane, SpanSize, eventfd, nofile_limit, raise_limits};
+use crate::ring::{Completion, Plane, PlaneConfig, RingPlane, RingUses, SpanSize, eventfd, nofile_limit, raise_limits};
 use machine::limits::BACKLOG_DEFAULT;
 use machine::time::{Instant, TimeSpan};
 
@@ -42,11 +42,14 @@ fn a_table_is_capped_by_the_descriptor_limit() {
     assert_eq!((limit, nofile_limit()), (4_096, 4_096));
     let event = eventfd().unwrap();
     let config = PlaneConfig { rings: 1, table: limit as u32 + 1, sq: 8, cq: 16 };
-    let error = RingPlane::new(config, event.as_fd()).map(|_| ()).unwrap_err();
+    let error = RingPlane::new(config, RingUses::default(), event.as_fd()).map(|_| ()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
     let fitting = PlaneConfig::sized(limit as u32 * 3, limit as u32, BACKLOG_DEFAULT);
     assert!(fitting.rings > 3);
-    assert!(RingPlane::new(fitting, event.as_fd()).is_ok(), "several tables of that size in one process");
+    assert!(
+        RingPlane::new(fitting, RingUses::default(), event.as_fd()).is_ok(),
+        "several tables of that size in one process"
+    );
 }
 
 /// While the shard works, completions signal nothing; once it announces, the next one does; and what came in

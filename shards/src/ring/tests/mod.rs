@@ -1,8 +1,10 @@
 //! Facts of the kernel that the rings rely on (RULES.md), and its rules 2 and 3, which the poll plane keeps, too. The
 //! other rules are the reactor's: `reactor/tests`.
 
+mod call_filter;
 mod close;
 mod facts;
+mod fence;
 mod listeners;
 mod peers;
 mod sends;
@@ -17,9 +19,11 @@ use crate::ports::Port;
 use machine::ids::ConnId;
 use machine::limits::BACKLOG_DEFAULT;
 
-use super::{Completion, CompletionKey, Plane, PlaneConfig, RingPlane, eventfd, listen, local_address};
+use super::{Completion, CompletionKey, Plane, PlaneConfig, RingPlane, RingUses, eventfd, listen, local_address};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const ALL_USES: RingUses = RingUses { asks_addresses: true, freezes: true };
 
 /// A plane of these tests.
 pub(crate) trait TestPlane: Plane + Sized {
@@ -28,7 +32,7 @@ pub(crate) trait TestPlane: Plane + Sized {
 
 impl TestPlane for RingPlane {
     fn open(config: PlaneConfig, event: BorrowedFd<'_>) -> RingPlane {
-        RingPlane::new(config, event).unwrap()
+        RingPlane::new(config, ALL_USES, event).unwrap()
     }
 }
 
