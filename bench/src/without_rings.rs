@@ -1,14 +1,12 @@
 //! Launcher of tests: runs a program to which a seccomp filter refuses io_uring, as the default profiles of containers
 //! do.
 
-#![allow(unsafe_code)]
-
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use libc::{sock_filter, sock_fprog};
+use shards::ring::refuse_calls;
 
 /// Arguments of `without-rings`.
 #[derive(clap::Args, Debug)]
@@ -30,38 +28,7 @@ const CALLS: [u32; 3] = [425, 426, 427];
 /// The kernel refuses the filter, or there is no such program.
 pub fn run(options: &Options) -> io::Result<bool> {
     let errno = if options.errno == "ENOSYS" { libc::ENOSYS } else { libc::EPERM };
-    forbid(errno as u32)?;
+    refuse_calls(&CALLS, errno)?;
     let Some((program, arguments)) = options.command.split_first() else { return Ok(false) };
     Err(Command::new(program).args(arguments).exec())
-}
-
-fn step(code: u32, k: u32, yes: u8) -> sock_filter {
-    sock_filter { code: code as u16, jt: yes, jf: 0, k }
-}
-
-/// Makes this process, and what it becomes, get `errno` from these calls.
-fn forbid(errno: u32) -> io::Result<()> {
-    let [setup, enter, register] = CALLS;
-    let is = |call, yes| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call, yes);
-    let end = |verdict| step(libc::BPF_RET | libc::BPF_K, verdict, 0);
-    // The number of the call is the first word of what a filter sees.
-    let mut steps = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        is(setup, 3),
-        is(enter, 2),
-        is(register, 1),
-        end(libc::SECCOMP_RET_ALLOW),
-        end(libc::SECCOMP_RET_ERRNO | errno),
-    ];
-    let program = sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    let (on, off): (libc::c_ulong, libc::c_ulong) = (1, 0);
-    // SAFETY: no pointers are passed.
-    let locked = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, on, off, off, off) };
-    // SAFETY: the program and its steps outlive the call.
-    let filtered = locked == 0
-        && unsafe {
-            let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, off, off) == 0
-        };
-    if filtered { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
