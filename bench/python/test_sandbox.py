@@ -28,6 +28,11 @@ def run(command):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
 
 
+def plane(server):
+    with urllib.request.urlopen(server.url("admin") + "/health", timeout=10) as answer:
+        return json.load(answer)["plane"]
+
+
 def serves_and_starts_again(server):
     probe = run([binary(), "probe", "--ws", server.url("websocket")])
     assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
@@ -49,7 +54,11 @@ def test_a_server_works_in_its_sandbox_and_ends_in_order(tmp_path, kind, path):
     try:
         server.start()
         status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-        assert "Seccomp:\t2\n" in status and "NoNewPrivs:\t1\n" in status, "no filter is on"
+        assert "NoNewPrivs:\t1\n" in status
+        # The last one is the server's own.
+        filters = {"container": 1, "unit": 2}[kind] + 1
+        assert f"Seccomp_filters:\t{filters}\n" in status, "a filter is not on"
+        assert plane(server)["fence"] == "closed", server.log()
         if kind == "unit":
             limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
             assert re.search(r"Max core file size +0 +0 ", limits) and "Umask:\t0077\n" in status
@@ -93,9 +102,21 @@ def test_a_server_polls_under_the_default_profile_and_says_why(tmp_path, number)
     server = Server(tmp_path, prefix=[*CONFINE, "container", without(RING_CALLS, tmp_path, number)])
     try:
         server.start()
-        with urllib.request.urlopen(server.url("admin") + "/health", timeout=10) as answer:
-            plane = json.load(answer)["plane"]
-        assert plane["kind"] == "poll" and "refused by a seccomp filter" in plane["why"], plane
+        shown = plane(server)
+        assert shown["kind"] == "poll" and "refused by a seccomp filter" in shown["why"], shown
+        assert shown["fence"] == "closed", shown
+        serves_and_starts_again(server)
+    finally:
+        server.kill()
+
+
+def test_a_server_that_cannot_forbid_itself_rings_serves_and_says_so(tmp_path):
+    server = Server(tmp_path, prefix=[*CONFINE, "container", without({"seccomp"}, tmp_path, errno.EPERM)])
+    try:
+        server.start()
+        shown = plane(server)
+        assert shown["kind"] == "io_uring" and shown["fence"].startswith("open: Operation not permitted"), shown
+        assert "rings fenced; further ones cannot be forbidden" in server.log()
         serves_and_starts_again(server)
     finally:
         server.kill()
