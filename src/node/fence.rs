@@ -2,8 +2,8 @@
 
 use shards::ring::{Fence, forbid_rings};
 
-/// Forbids further rings to this process, if it is the node. Returns the state of the fence: `closed`, or `open` and the
-/// reason. No shard has begun yet.
+/// Forbids further rings to this process, if it is the node. Returns the state of the fence: `closed`, or `open` and
+/// the reason. No shard has begun yet.
 pub(super) fn close(Fence { rings, operations, register_calls }: Fence, is_process: bool) -> String {
     if !is_process {
         return "open: the process is more than this node".to_owned();
