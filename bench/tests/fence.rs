@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use murre::client::http::{Request, exchange};
 use serde_json::Value;
 
-use crate::common::{Request, World, exchange};
+use crate::common::World;
 
 /// Value of a field of a `status` file.
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
@@ -43,7 +44,8 @@ fn every_thread_of_a_server_is_refused_further_rings_by_a_filter() {
         let note = agent.note();
         assert_eq!(note.version, id, "{round}");
         agent.ack([&note]);
-        let health = exchange(world.server.admin(), Request::new("GET", "/health"));
+        let health =
+            exchange(world.server.admin(), &Request::new("GET", "/health").header("Host", "localhost")).unwrap();
         let health: Value = serde_json::from_slice(&health.body).unwrap();
         assert_eq!(health["plane"]["fence"], "closed", "{health}");
 
