@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use io_uring::{IoUring, Probe, opcode, types};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::fence::{self, RingUses};
 use super::hub::eventfd;
@@ -63,7 +64,7 @@ impl ProbeError {
             libc::EPERM | libc::EACCES => ProbeError::Forbidden,
             libc::ENOSYS => ProbeError::NotBuiltIn,
             libc::EINVAL => ProbeError::TooOld("SINGLE_ISSUER with DEFER_TASKRUN"),
-            libc::ENOMEM => ProbeError::Memlock { limit: limit(libc::RLIMIT_MEMLOCK).rlim_max },
+            libc::ENOMEM => ProbeError::Memlock { limit: getrlimit(Resource::Memlock).maximum.unwrap_or(u64::MAX) },
             libc::EMFILE | libc::ENFILE => ProbeError::NoDescriptors,
             _ => ProbeError::Other(error.to_string()),
         }
@@ -135,29 +136,18 @@ pub fn takes_sockets_out() -> Result<bool, ProbeError> {
 
 /// The soft limit on descriptors: what one table may hold.
 pub fn nofile_limit() -> u64 {
-    limit(libc::RLIMIT_NOFILE).rlim_cur
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Raises the soft limits to the hard ones: that on descriptors caps every table, and that on locked memory the rings.
 /// Returns the limit on descriptors.
 pub fn raise_limits() -> u64 {
-    raise(libc::RLIMIT_NOFILE);
-    raise(libc::RLIMIT_MEMLOCK);
+    for resource in [Resource::Nofile, Resource::Memlock] {
+        let limit = getrlimit(resource);
+        // A refusal leaves the limit as it was.
+        let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+    }
     nofile_limit()
-}
-
-fn raise(resource: libc::__rlimit_resource_t) {
-    let mut limit = limit(resource);
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `limit` outlives the call. A refusal leaves the limit as it was.
-    unsafe { libc::setrlimit(resource, &raw const limit) };
-}
-
-fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the call. It cannot fail for these resources.
-    unsafe { libc::getrlimit(resource, &raw mut limit) };
-    limit
 }
 
 #[cfg(test)]
