@@ -2,9 +2,9 @@
 """Stand-in for systemctl in a chroot, which has no systemd: starts and stops the command of a unit.
 
 It knows what maintainer scripts and deb-systemd-invoke ask for. Of a unit and its drop-ins it carries out User, Group,
-StateDirectory, RuntimeDirectory (which it keeps), EnvironmentFile, ExecStart, ExecReload by SIGHUP, AmbientCapabilities,
-UMask, Type=notify and TimeoutStartSec; the sandbox of the unit is the business of bench/python/test_sandbox.py. Each call
-is a line of /run/systemctl.log.
+StateDirectory, RuntimeDirectory (which it keeps), EnvironmentFile, ExecStart, ExecReload by SIGHUP,
+AmbientCapabilities, UMask, Type=notify and TimeoutStartSec; the sandbox of the unit is the business of
+bench/python/test_sandbox.py. Each call is a line of /run/systemctl.log.
 """
 
 import grp
@@ -128,7 +128,12 @@ def is_enabled(unit):
 
 
 VERBS = {
-    "start": start, "stop": stop, "restart": restart, "reload": reload, "is-active": is_active, "is-enabled": is_enabled,
+    "start": start,
+    "stop": stop,
+    "restart": restart,
+    "reload": reload,
+    "is-active": is_active,
+    "is-enabled": is_enabled,
 }
 
 

@@ -53,7 +53,8 @@ class Installed(TakeoverServer):
     def run(self, *words, status=0):
         """Output of a command in the chroot."""
         with namespaces.inside(self.namespace):
-            environment = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin", "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+            path = "/usr/local/bin:/usr/sbin:/usr/bin"
+            environment = {"PATH": path, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
             done = subprocess.run(
                 ["chroot", ROOT, *map(str, words)], stdin=subprocess.DEVNULL, env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
