@@ -4,7 +4,8 @@
 #
 # serves user agents and app servers on port 8080, without TLS. Endpoint URLs begin with http://localhost:8080;
 # --env MURRE_ENDPOINT__URL=URL replaces that, for another port or a proxy. The default command sets these two listeners.
-# A command of your own begins from the defaults of murre, as everywhere. With a name, murre orders its certificate and
+# A command of your own begins from the defaults of murre, as everywhere. Set `admin.listen` by a variable only: the health
+# check reads the variables, and not the command. With a name, murre orders its certificate and
 # serves TLS (docs/SELF-HOSTING.md):
 #
 #   docker run -p 443:443 -p 80:80 --volume murre:/var/lib/murre murre serve --domain NAME --acme-agree

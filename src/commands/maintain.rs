@@ -81,6 +81,9 @@ pub fn run(args: Args) -> ExitCode {
             look_after(&config, purge_idle.map_or(Purge::Nobody, span))
         }),
         Task::Backup { name, config } => with_config(config.load(), |config| {
+            if name.as_ref().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
+                return Err(NodeError::Backup("a name of digits alone stands for a time: add a letter to it"));
+            }
             let name = name.unwrap_or_else(seconds_now);
             if !is_backup_name(&name) {
                 return Err(NodeError::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));

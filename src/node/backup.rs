@@ -50,21 +50,71 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str, keep: usize) ->
     }
     make_dir(&backups)?;
     let draft = backups.join(format!("{name}.part"));
-    let others = fs::read_dir(&backups).map_err(|error| fault(&backups, "list", error))?;
-    if others.flatten().filter(|other| other.path() != draft).count() >= BACKUPS_MAX {
+    let earlier = Earlier::list(&backups)?;
+    // Before the copy: on a full disk, unfinished ones have the room for this one.
+    for unfinished in earlier.unfinished.iter().chain(draft.exists().then_some(&draft)) {
+        remove(unfinished)?;
+    }
+    let stay = if keep == 0 { usize::MAX } else { keep - usize::from(automatic_name(name).is_some()) };
+    if earlier.staying(&draft, stay) >= BACKUPS_MAX {
         return Err(NodeError::Backup("there are 32 backups in the data directory: move some of them off this host"));
     }
-    if draft.exists() {
-        fs::remove_dir_all(&draft).map_err(|error| fault(&draft, "remove", error))?;
-    }
-    make_dir(&draft)?;
-    copy_files(&data.join("keys"), &draft.join("keys"))?;
-    let copied = storage.backup(&draft.join("store"))?;
+    let copied = copy(data, storage, &draft).inspect_err(|_| {
+        // The error of the copy says more. What stays is removed before the next one.
+        let _ = remove(&draft);
+    })?;
     fs::rename(&draft, &path).map_err(|error| fault(&path, "create", error))?;
-    if keep > 0 {
-        remove_oldest(&backups, name, keep)?;
+    for old in earlier.beyond(stay) {
+        if let Err(error) = remove_whole(old) {
+            tracing::warn!(%error, "an old backup stays beyond store.backups_keep; remove it");
+        }
     }
     Ok(BackupCopy { path, copied })
+}
+
+/// Copies keys and store to a new directory.
+fn copy(data: &Path, storage: &Storage, to: &Path) -> Result<Copied, NodeError> {
+    make_dir(to)?;
+    copy_files(&data.join("keys"), &to.join("keys"))?;
+    storage.backup(&to.join("store"))
+}
+
+/// Backups that were there before this one.
+#[derive(Default)]
+struct Earlier {
+    /// Without a name, with the seconds since 1970 that are in its place, in this order.
+    automatic: Vec<(u64, PathBuf)>,
+    /// With a name of the operator, unfinished ones included.
+    named: Vec<PathBuf>,
+    /// Without a name, of a process that ended in the middle.
+    unfinished: Vec<PathBuf>,
+}
+
+impl Earlier {
+    fn list(backups: &Path) -> Result<Earlier, NodeError> {
+        let mut earlier = Earlier::default();
+        for entry in fs::read_dir(backups).map_err(|error| fault(backups, "list", error))?.flatten() {
+            let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+            match (name.strip_suffix(".part"), automatic_name(&name)) {
+                (Some(draft), _) if automatic_name(draft).is_some() => earlier.unfinished.push(path),
+                (None, Some(time)) => earlier.automatic.push((time, path)),
+                _ => earlier.named.push(path),
+            }
+        }
+        earlier.automatic.sort_unstable();
+        Ok(earlier)
+    }
+
+    /// Returns the number of backups that stay beside a new one with this draft, if `keep` without a name stay.
+    fn staying(&self, draft: &Path, keep: usize) -> usize {
+        let named = self.named.iter().filter(|path| *path != draft).count();
+        named + self.automatic.len().min(keep)
+    }
+
+    /// Returns those without a name but the latest `keep`.
+    fn beyond(&self, keep: usize) -> impl Iterator<Item = &PathBuf> {
+        self.automatic.iter().rev().skip(keep).map(|(_, path)| path)
+    }
 }
 
 /// Time in the name of a backup that the operator gave no name: the seconds since 1970.
@@ -72,32 +122,15 @@ fn automatic_name(name: &str) -> Option<u64> {
     name.bytes().all(|b| b.is_ascii_digit()).then(|| name.parse().ok())?
 }
 
-/// Removes the oldest backups without a name until `keep` are left, and unfinished ones of earlier processes. The new
-/// one stays also if its time is earlier, because the clock of the host can have been set back.
-fn remove_oldest(backups: &Path, new: &str, keep: usize) -> Result<(), NodeError> {
-    let names = fs::read_dir(backups).map_err(|error| fault(backups, "list", error))?;
-    let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != new);
-    let (mut whole, mut doomed) = (Vec::new(), Vec::new());
-    for name in names {
-        match name.strip_suffix(".part") {
-            Some(draft) if automatic_name(draft).is_some() => doomed.push(name),
-            _ => whole.extend(automatic_name(&name).map(|time| (time, name))),
-        }
-    }
-    whole.sort_unstable();
-    let stay = keep - usize::from(automatic_name(new).is_some());
-    for (_, name) in whole.iter().rev().skip(stay) {
-        let draft = format!("{name}.part");
-        // Until it is gone it must not look like a whole backup.
-        fs::rename(backups.join(name), backups.join(&draft))
-            .map_err(|error| fault(&backups.join(name), "move", error))?;
-        doomed.push(draft);
-    }
-    for name in doomed {
-        let path = backups.join(name);
-        fs::remove_dir_all(&path).map_err(|error| fault(&path, "remove", error))?;
-    }
-    Ok(())
+/// Removes a backup. Until it is gone it does not look like a whole one.
+fn remove_whole(backup: &Path) -> Result<(), NodeError> {
+    let draft = backup.with_extension("part");
+    fs::rename(backup, &draft).map_err(|error| fault(backup, "move", error))?;
+    remove(&draft)
+}
+
+fn remove(dir: &Path) -> Result<(), NodeError> {
+    fs::remove_dir_all(dir).map_err(|error| fault(dir, "remove", error))
 }
 
 /// As [`backup`], of a data directory that no process uses.
@@ -174,6 +207,22 @@ mod tests {
         assert!(!dir.path().join("backups/more.part").exists(), "nothing is begun");
         fs::remove_dir_all(dir.path().join("backups/first")).unwrap();
         make("more").unwrap();
+        // What this one replaces does not count.
+        let sets = vec![format!("data_dir={}", dir.path().display()), "store.backups_keep=7".to_owned()];
+        let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
+        backup_unused(&config, "1000").unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("backups")).unwrap().count(), 2 + 7);
+    }
+
+    #[test]
+    fn a_backup_that_fails_leaves_nothing_and_what_ended_in_the_middle_goes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let sets = vec![format!("data_dir={}", dir.path().display()), "store.kind=memory".to_owned()];
+        let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
+        let unfinished = dir.path().join("backups/1000.part");
+        fs::create_dir_all(&unfinished).unwrap();
+        backup_unused(&config, "1001").map(|_| ()).unwrap_err();
+        assert_eq!(fs::read_dir(dir.path().join("backups")).unwrap().count(), 0);
     }
 
     #[test]
@@ -196,7 +245,7 @@ mod tests {
             left(0, name);
         }
         fs::create_dir(dir.path().join("backups/998.part")).unwrap();
-        assert_eq!(left(0, "1002"), "1000 1001 1002 998.part 999 before-the-upgrade", "0 keeps all");
+        assert_eq!(left(0, "1002"), "1000 1001 1002 999 before-the-upgrade", "0 keeps all");
         assert_eq!(left(3, "1003"), "1001 1002 1003 before-the-upgrade", "by number, and no name counts");
         assert_eq!(left(3, "named"), "1001 1002 1003 before-the-upgrade named");
         assert_eq!(

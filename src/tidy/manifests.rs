@@ -257,8 +257,8 @@ fn probes(pod: &Value, config: &Config) -> Vec<String> {
             faults.push(format!("{probe} asks {path}, which turns for {turns:?} and not from {purpose:?} on"));
         }
         let settings = port.and_then(|port| open.get(&port));
-        // Room for new WebSockets is known at their port alone.
-        let right = settings.is_some_and(|found| purpose == Health::Broken || found.contains(&"websocket.listen"));
+        // The page of the WebSocket port turns when there is no room for another WebSocket: POSTs would be lost, too.
+        let right = settings.is_some_and(|found| purpose == Health::Broken || !found.contains(&"websocket.listen"));
         if !right {
             faults.push(format!("{probe} asks {path} at a port that does not have it"));
         }
@@ -428,8 +428,8 @@ const SABOTAGE: &[(&str, &str, &str)] = &[
     ("path: /__lbheartbeat__", "path: /status", "readinessProbe asks /status"),
     ("path: /status", "path: /ready", "startupProbe asks /ready, which turns for []"),
     (
-        "port: public\n            periodSeconds",
-        "port: metrics\n            periodSeconds",
+        "port: metrics\n            periodSeconds: 5",
+        "port: public\n            periodSeconds: 5",
         "a port that does not have it",
     ),
     ("targetPort: public", "targetPort: https", "leads to no port"),

@@ -33,13 +33,17 @@ struct Listener {
 pub(super) fn all_steps(config: &ConfigArgs, end: Instant, report: &mut Report) -> Result<(), (Step, Failure)> {
     let listeners = report.time(Step::Health, || health(config, end))?;
     for Listener { port, address } in listeners {
-        let asks: [(&[&str], Step, u16, Ask); 2] =
-            [(&["websocket", "public"], Step::Connect, 101, upgrade), (&["endpoint", "public"], Step::Post, 404, post)];
+        // 401: the server takes user agents with a token of `access.*` only.
+        let asks: [(&[&str], Step, &[u16], Ask); 2] = [
+            (&["websocket", "public"], Step::Connect, &[101, 401], upgrade),
+            (&["endpoint", "public"], Step::Post, &[404], post),
+        ];
         for (_, step, wanted, ask) in asks.into_iter().filter(|(ports, ..)| ports.contains(&port.as_str())) {
             let status = report.time(step, || {
                 let status = ask(address, end).map_err(|error| at(address, Failure::from(error)))?;
-                let is_alive = status == wanted || status == AT_A_LIMIT;
+                let is_alive = wanted.contains(&status) || status == AT_A_LIMIT;
                 is_alive.then_some(status).ok_or_else(|| {
+                    let wanted = wanted[0];
                     Failure::new(format!("{address} answered {status} instead of {wanted}; it may be another server"))
                 })
             })?;

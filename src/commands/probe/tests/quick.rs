@@ -150,6 +150,13 @@ fn a_server_at_a_limit_is_alive() {
     assert!(rows.len() == 2 && rows.iter().all(|(verdict, _)| *verdict == Verdict::Warn), "{rows:?}");
 }
 
+/// `access.register = token`: an upgrade without a token is refused.
+#[test]
+fn a_server_that_takes_only_known_user_agents_is_alive() {
+    let closed = serve(|head| if head.starts_with("POST") { well(head) } else { response("401 Unauthorized", "") });
+    assert_eq!(probe_admin(admin(vec![listener("public", closed)])).2, Ok(()));
+}
+
 /// One port for user agents and app servers, on all addresses, as in the image.
 #[test]
 fn a_node_with_one_port_is_well() {
