@@ -230,6 +230,7 @@ impl<E: Edge> ShardThread<E> {
         }
         let waker = Arc::clone(mailbox.waker());
         let (shard, kind) = (mailbox.shard(), setup.limits.kind);
+        let uses = ring_uses(&setup.callers, setup.hibernation.as_ref());
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
             machine: make(setup.machine),
@@ -245,6 +246,7 @@ impl<E: Edge> ShardThread<E> {
             callers: setup.callers,
             hibernation: setup.hibernation,
             limits: setup.limits,
+            uses,
             board,
             clock: setup.clock,
         });

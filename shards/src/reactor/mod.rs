@@ -215,6 +215,8 @@ pub(crate) struct Parts<E: Edge, M> {
     pub callers: CallerRules,
     pub hibernation: Option<Hibernation>,
     pub limits: PlaneLimits,
+    /// From [`ring_uses`]: what the fence of the rings allows.
+    pub uses: RingUses,
     pub board: Arc<Board>,
     pub clock: Arc<ProcessClock>,
 }
@@ -296,8 +298,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let (listeners, tls, limits, board, clock) =
             (parts.listeners, parts.tls, parts.limits, parts.board, parts.clock);
         let config = limits.layout();
-        let uses = ring_uses(&parts.callers, parts.hibernation.as_ref());
-        let plane = limits.open(config, uses, mailbox.waker())?;
+        let plane = limits.open(config, parts.uses, mailbox.waker())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.address(ring)).collect());
         let now = clock.now();
         let waker = Arc::clone(mailbox.waker());

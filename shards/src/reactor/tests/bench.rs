@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Listening, NoPeers, NoUpstreams, Port};
 use crate::process_clock::ProcessClock;
-use crate::reactor::{CallerRules, ControlQueue, Parts, PlaneLimits, Reactor};
-use crate::ring::{PlaneKind, listen, local_address};
+use crate::reactor::{CallerRules, ControlQueue, Parts, PlaneLimits, Reactor, ring_uses};
+use crate::ring::{PlaneKind, RingUses, listen, local_address};
 use machine::limits::BACKLOG_DEFAULT;
 
 use super::script::{LineEdge, Log, Nothing, Script};
@@ -115,6 +115,8 @@ impl Bench {
                 callers: callers.clone(),
                 hibernation: None,
                 limits: PlaneLimits { kind: plane_kind(), ..limits },
+                // A test may let its shard hibernate later.
+                uses: RingUses { freezes: true, ..ring_uses(&callers, None) },
                 board: Arc::new(TestReactor::board()),
                 clock: Arc::new(ProcessClock::start()),
             };
