@@ -116,7 +116,7 @@ impl Bench {
                 hibernation: None,
                 limits: PlaneLimits { kind: plane_kind(), ..limits },
                 // A test may let its shard hibernate later.
-                uses: RingUses { freezes: true, ..ring_uses(&callers, None) },
+                uses: RingUses { freezes: true, ..ring_uses(callers, None) },
                 board: Arc::new(TestReactor::board()),
                 clock: Arc::new(ProcessClock::start()),
             };
