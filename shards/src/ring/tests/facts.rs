@@ -128,8 +128,8 @@ fn wakes<P: TestPlane>() {
     let mut kit = Kit::<P>::new(3, 16);
     // If a wake is lost, a minute passes and the wait that is asserted fails.
     let lost = Instant(0).after(TimeSpan::from_secs(60));
-    let sleep = |kit: &mut Kit<P>| {
-        kit.plane.wake_at(Instant(0), lost);
+    let sleep = |kit: &mut Kit<P>, until: Instant| {
+        kit.plane.wake_at(Instant(0), until);
         kit.eventually("it never sleeps", |kit| {
             kit.plane.enter();
             while kit.plane.next().is_some() {}
@@ -143,7 +143,7 @@ fn wakes<P: TestPlane>() {
             std::thread::sleep(Duration::from_millis(20));
             std::net::TcpStream::connect(address).unwrap()
         });
-        sleep(&mut kit);
+        sleep(&mut kit, lost);
         let accepted = kit.until("accept", |completion| match completion {
             Completion::Accepted { ring, result, .. } if result >= 0 => Some(ring),
             _ => None,
@@ -157,10 +157,9 @@ fn wakes<P: TestPlane>() {
         std::thread::sleep(Duration::from_millis(20));
         event.write_all(&1u64.to_ne_bytes()).unwrap();
     });
-    sleep(&mut kit);
+    sleep(&mut kit, lost);
     assert!(matches!(kit.plane.next(), Some(Completion::Woken)));
     waker.join().unwrap();
-    kit.plane.wake_at(Instant(0), Instant(0).after(TimeSpan::from_ms(20)));
-    sleep(&mut kit);
+    sleep(&mut kit, Instant(0).after(TimeSpan::from_ms(20)));
     kit.until("timeout", |completion| matches!(completion, Completion::Woken).then_some(()));
 }
