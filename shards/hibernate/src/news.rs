@@ -1,4 +1,4 @@
-//! What the gate tells a shard, and what it counts.
+//! News of the gate for a shard, and the counts of the gate.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;

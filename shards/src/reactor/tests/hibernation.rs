@@ -74,7 +74,7 @@ impl Bench {
         shard.begin_hibernation(records, waker);
     }
 
-    /// Turns until the shard has looked for silent sessions so many times more.
+    /// Turns until the shard has looked for silent sessions this many times more.
     pub(super) fn until_searched(&mut self, times: u64) {
         let searches = |bench: &Bench| bench.shards[0].hibernator.as_ref().unwrap().searches_for_test();
         let wanted = searches(self) + times;

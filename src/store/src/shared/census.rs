@@ -1,4 +1,4 @@
-//! What `murre maintain shared` finds in a shared store, and which users it drops.
+//! Findings of `murre maintain shared` in a shared store, and the choice of the users that it drops.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What is said of a shared store without its driver: [`options`], the tables as text ([`schema`]), the [`census`] of
-//! its users, and its [`error`]s.
+//! A shared store without its driver: its [`options`], its tables as text ([`schema`]), the [`census`] of its users,
+//! and its [`error`]s.
 
 pub mod census;
 
