@@ -14,7 +14,8 @@ use store::fault::FaultKind;
 use store::latencies::LatencyHistograms;
 use store::model::Model;
 use store::nodes::NodeTable;
-use store::scylla::{Access, ConnectOptions, Scylla};
+use store::scylla::{Access, Scylla};
+use store::shared::opening::ConnectOptions;
 use store::transfer::{Transfer, TransferFault};
 
 use super::error::NodeError;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use machine::message::Message;
 use machine::stats::Board;
 use shards::ports::Store;
-use shards::process_clock::ProcessClock;
 
 use crate::latencies::LatencyHistograms;
 use crate::nodes::NodeTable;
 use crate::shared::error::DatabaseError;
+use crate::shared::opening::{ConnectOptions, OpenError};
 use crate::shared::options::Options;
 use crate::transfer::Transfer;
 
@@ -23,25 +23,6 @@ const SAID: &str = "this murre was built without the feature \"scylla\": use a b
 
 fn absent() -> DatabaseError {
     DatabaseError::lasting(SAID)
-}
-
-/// Cause for which the shared store is not open.
-#[derive(Debug)]
-pub struct OpenError {
-    pub said: String,
-    pub passes: bool,
-}
-
-/// Environment of the store.
-#[derive(Clone)]
-pub struct ConnectOptions {
-    pub process_clock: Arc<ProcessClock>,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> ConnectOptions {
-        ConnectOptions { process_clock: Arc::new(ProcessClock::start()) }
-    }
 }
 
 /// Login and certificates: there are none.

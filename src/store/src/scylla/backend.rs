@@ -12,7 +12,6 @@ use machine::message::Message;
 use machine::stats::Board;
 use scylla::client::session::Session;
 use shards::ports::Store;
-use shards::process_clock::ProcessClock;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -30,6 +29,7 @@ use super::user_cache::UserCache;
 use crate::latencies::LatencyHistograms;
 use crate::nodes::NodeTable;
 use crate::shared::error::DatabaseError;
+use crate::shared::opening::{ConnectOptions, OpenError};
 use crate::shared::options::Options;
 use crate::transfer::BlockingPort;
 
@@ -41,15 +41,6 @@ const SAVE_PAUSE: Duration = Duration::from_millis(500);
 /// Users whose messages are saved beside each other.
 const SAVES_MAX: usize = 64;
 
-/// Cause for which the shared store is not open.
-#[derive(Debug)]
-pub struct OpenError {
-    /// Every fault, a line each.
-    pub said: String,
-    /// A later try may succeed: the database is away, and none of its answers shows a wrong configuration.
-    pub passes: bool,
-}
-
 /// The shared store, open.
 pub struct Scylla {
     pub(super) runtime: Runtime,
@@ -58,18 +49,6 @@ pub struct Scylla {
     board: Arc<Board>,
     lanes: std::sync::Mutex<Vec<JoinHandle<()>>>,
     in_flight: usize,
-}
-
-/// Environment of the store. Only tests do not take the default.
-#[derive(Clone)]
-pub struct ConnectOptions {
-    pub process_clock: Arc<ProcessClock>,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> ConnectOptions {
-        ConnectOptions { process_clock: Arc::new(ProcessClock::start()) }
-    }
 }
 
 impl Scylla {

@@ -58,7 +58,7 @@ mod transfer;
 
 pub use access::Access;
 
-pub use backend::{ConnectOptions, OpenError, Scylla};
+pub use backend::Scylla;
 
 #[cfg(test)]
 pub(crate) mod tests;

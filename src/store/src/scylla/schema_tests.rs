@@ -5,11 +5,12 @@ use std::time::Duration;
 use machine::StoreOp;
 use scylla::client::session::Session;
 
+use super::Scylla;
 use super::connect::connect;
 use super::schema_apply::{Versions, apply, create, migrate, server, unreadable, versions};
 use super::tests::refresh::hexadecimal;
-use super::{ConnectOptions, Scylla};
 use crate::conformance::BlockingStore;
+use crate::shared::opening::ConnectOptions;
 use crate::shared::options::Options;
 use crate::shared::schema::{Layout, STEPS, Server, Step, TABLES, VERSION};
 use crate::testing::database::options;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use shards::process_clock::ProcessClock;
 
+use crate::scylla::Scylla;
 use crate::scylla::connect::connect;
 use crate::scylla::operator::Operator;
-use crate::scylla::{ConnectOptions, Scylla};
+use crate::shared::opening::ConnectOptions;
 use crate::shared::options::{Level, Options};
 use crate::shared::schema;
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use machine::peers::{DebtRow, DebtTime};
 use shards::process_clock::ProcessClock;
 
-use super::super::{ConnectOptions, Scylla};
+use super::super::Scylla;
 use super::refresh::Bare;
 use crate::nodes::{Debts, NodeTable};
+use crate::shared::opening::ConnectOptions;
 use crate::testing::database::shared;
 
 /// The present of these tests at their begin, in microseconds.

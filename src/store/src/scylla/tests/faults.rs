@@ -8,11 +8,12 @@ use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 use shards::process_clock::ProcessClock;
 
+use super::super::Scylla;
 use super::super::stats::Statement;
-use super::super::{ConnectOptions, Scylla};
 use super::Apart;
 use super::proxy::Proxy;
 use crate::conformance::{BlockingStore, NOW, chid, message, register, topical, uaid};
+use crate::shared::opening::ConnectOptions;
 use crate::testing::database::{open, open_alone, open_with, shared};
 
 /// Time limit for things that must happen by themselves.

@@ -11,11 +11,12 @@ use machine::{Page, StoreOp};
 use scylla::statement::{Consistency, Statement};
 use shards::process_clock::ProcessClock;
 
+use super::super::Scylla;
 use super::super::stats;
-use super::super::{ConnectOptions, Scylla};
 use super::Apart;
 use super::refresh::{Bare, hexadecimal};
 use crate::conformance::{BlockingStore, NOW, chid, message, register, uaid};
+use crate::shared::opening::ConnectOptions;
 use crate::shared::schema::family::{CHANNEL, MESSAGE, SAVED};
 use crate::testing::database::shared;
 use crate::testing::sample::{save, settle, stamp, topical};

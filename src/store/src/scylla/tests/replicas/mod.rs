@@ -14,9 +14,10 @@ use std::time::Duration;
 use cassandra::Database;
 use shards::ports::Store;
 
-use super::super::{ConnectOptions, Scylla};
+use super::super::Scylla;
 use super::Apart;
 use super::moving::{self, Moving};
+use crate::shared::opening::ConnectOptions;
 use crate::shared::options::Options;
 use crate::testing::database::{Keyspace, make_tables, open_with, options};
 
