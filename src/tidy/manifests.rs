@@ -398,7 +398,7 @@ fn a_manifest_that_murre_or_restricted_refuses_is_refused() {
     assert!(complaints.iter().any(|said| said.contains("cannot share an embedded store")), "{complaints:?}");
 }
 
-/// What is there, what takes its place, and part of the complaint.
+/// The text that a manifest has, the text that takes its place, and a part of the complaint.
 #[cfg(test)]
 const SABOTAGE: &[(&str, &str, &str)] = &[
     ("kind: ConfigMap", "kind: [", "did not find expected"),
