@@ -10,9 +10,6 @@ use crate::shared::Verdict;
 use crate::socket::SocketId;
 use crate::world::World;
 
-/// Time by which a shard that stands still may be late to notice that a user agent is quiet.
-pub(crate) const LATE: u64 = 90_000_000_000;
-
 impl World {
     /// A hello is answered: the session has the minimum that the user has for certain.
     pub(crate) fn minimum_begins(&mut self, id: SocketId, uaid: Uaid, mode: Mode) {
@@ -60,7 +57,7 @@ impl World {
             return Ok(());
         }
         let span = self.plan.release_on_activity.0;
-        if span > 0 && self.now <= session.heard_at + span + LATE {
+        if span > 0 && self.now < session.heard_at + span {
             self.marks.hit("urgency: released by activity");
             return Ok(());
         }

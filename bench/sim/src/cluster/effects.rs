@@ -6,7 +6,6 @@ use shards::mailbox::Lane;
 
 use super::sock::{Frame, Place, SockId};
 use super::world::Cluster;
-use crate::minimums::LATE;
 use crate::shared::{Verdict, lane_of};
 
 impl Cluster {
@@ -97,7 +96,7 @@ impl Cluster {
         let sock = &mut self.socks[id];
         sock.sent_up_to = sock.sent_up_to.max(Some(message.stamp));
         let span = self.plan.release_on_activity.0;
-        let awake = span > 0 && self.now <= sock.spoke + span + LATE;
+        let awake = span > 0 && self.now < sock.spoke + span;
         if message.urgency < sock.minimum && awake {
             self.marks.hit("urgency: released by activity");
         } else if message.urgency < sock.minimum {

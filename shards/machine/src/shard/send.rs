@@ -58,6 +58,8 @@ impl ShardMachine {
     /// Sends the waiting notifications of the window in their order, as far as the pace of the session allows and no
     /// longer than a turn. The rest is visited again when there is room.
     pub(super) fn send_waiting(&mut self, cx: &mut StepContext<'_>, at: SlabKey) {
+        // A shard that stood still has other inputs before the timer that ends this time.
+        self.fall_asleep(cx, at);
         let session = self.sessions.live(at);
         if session.link.is_blocked() {
             return;

@@ -53,6 +53,25 @@ fn the_message_that_raises_the_minimum_shows_an_awake_radio_too() {
     }
 }
 
+/// The time in which nothing is held ends while the shard stands still. It goes on with another input than its timer.
+#[test]
+fn a_shard_that_stood_still_sends_nothing_below_the_minimum_to_a_sleeping_radio() {
+    let mut mesh = Mesh::with(1, |config| config.release_on_activity = TimeSpan::from_secs(5));
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.set_minimum(socket, High);
+    mesh.pass(6);
+    let rows: Vec<_> = (0..40).map(|_| mesh.accept(0, of(uaid, Low), Stored)).collect();
+    let (shard, conn) = (mesh.shard_of(socket), mesh.sockets[socket.0].conn);
+    mesh.step(shard, Input::Frame { conn });
+    mesh.run();
+    let sent = mesh.notifications(socket);
+    assert!(sent.len() < rows.len() && rows.starts_with(&sent), "the radio is awake, and the turn was over");
+    mesh.now.mono = mesh.now.mono.after(TimeSpan::from_secs(60));
+    let Published::Accepted { stamp, .. } = mesh.post(0, of(uaid, High)) else { panic!("refused") };
+    assert_eq!(mesh.notifications(socket), [sent, vec![stamp]].concat());
+}
+
 /// Returns two nodes whose user agents are awake for 5 s behind their traffic, and a user whose session on node 1 has
 /// just named the minimum `High`.
 fn awake_on_node_1() -> (Mesh, Uaid, Socket) {
