@@ -3,10 +3,8 @@
 //! Each check is a function from files to complaints, and each has a test that feeds it a bad sample: a check
 //! that cannot fail is a defect. `cargo test tidy` runs them all.
 
-mod compose;
 mod deploy;
 mod docs;
-mod imports;
 mod manifests;
 mod protocol;
 mod rust;
@@ -70,13 +68,8 @@ fn every_mail_says_what_happens_when_it_is_dropped() {
 }
 
 #[test]
-fn modules_import_only_what_they_may() {
-    refuse(imports::table(&Tree::load()));
-}
-
-#[test]
-fn files_do_not_import_each_other_in_a_circle() {
-    refuse(imports::circles(&Tree::load()));
+fn the_machine_is_pure_and_walls_within_crates_stand() {
+    refuse(rust::walls(&Tree::load()));
 }
 
 #[test]
@@ -92,21 +85,6 @@ fn every_document_has_one_title() {
 #[test]
 fn every_relative_link_resolves() {
     refuse(docs::links(&Tree::load()));
-}
-
-#[test]
-fn every_citation_of_a_document_leads_somewhere() {
-    refuse(docs::citations(&Tree::load()));
-}
-
-#[test]
-fn every_guide_to_the_code_names_what_exists() {
-    refuse(docs::guides(&Tree::load()));
-}
-
-#[test]
-fn no_walk_through_the_code_goes_back_up() {
-    refuse(docs::walks(&Tree::load()));
 }
 
 #[test]
@@ -140,16 +118,6 @@ fn the_seccomp_profile_is_valid_and_allows_io_uring() {
 }
 
 #[test]
-fn the_service_unit_raises_the_limits_that_murre_needs() {
-    refuse(deploy::service(&Tree::load()));
-}
-
-#[test]
-fn the_compose_file_runs_what_exists_with_settings_that_murre_takes() {
-    refuse(compose::compose(&Tree::load()));
-}
-
-#[test]
 fn the_manifests_run_nodes_that_murre_and_kubernetes_take() {
     refuse(manifests::manifests(&Tree::load()));
 }
@@ -157,6 +125,11 @@ fn the_manifests_run_nodes_that_murre_and_kubernetes_take() {
 #[test]
 fn commands_in_documents_use_flags_that_exist() {
     refuse(deploy::flags(&Tree::load()));
+}
+
+#[test]
+fn variables_in_documents_are_those_of_keys() {
+    refuse(deploy::variables(&Tree::load()));
 }
 
 #[test]

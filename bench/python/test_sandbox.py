@@ -1,5 +1,6 @@
 """murre under the filters that its container profile and its systemd unit ask for, made by libseccomp as those do."""
 
+import configparser
 import errno
 import json
 import os
@@ -202,6 +203,21 @@ else:
 def test_only_the_drop_in_lets_a_server_freeze_connections(path, first):
     asked = run([*CONFINE, "unit", str(path), sys.executable, "-c", NEEDS])
     assert asked.stdout.split()[:1] == [first], asked.stdout + asked.stderr
+
+
+def test_the_unit_raises_the_limits_and_starts_again_after_what_heals():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str
+    unit.read(UNIT)
+    service = unit["Service"]
+    connections = int(service["LimitNOFILE"])
+    assert connections >= 1_000_000 and service["LimitMEMLOCK"] == "infinity"
+    assert service["User"] == "murre" and service["Restart"] == "on-failure"
+    # drain.delay, 30 s for the ledgers, 15 s for the end, and the sessions at drain.rate.
+    assert int(service["TimeoutStopSec"]) >= 5 + 30 + 15 + connections / 10_000
+    # A fault, an address in use, no data directory, a full disk, a ledger that waits (src/status.rs).
+    assert not {"70", "71", "73", "74", "75"} & set(service["RestartPreventExitStatus"].split())
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 
 
 @pytest.mark.parametrize("drop_ins", [[], [DROP_IN]], ids=["unit", "drop-in"])

@@ -1,10 +1,10 @@
-//! Rules about deployment: the image, the service unit, the seccomp profile, the commands in documents.
+//! Rules about deployment: the image, the seccomp profile, the commands and variables in documents.
 
 use clap::CommandFactory;
 
 use super::tree::Tree;
 use crate::commands::Cli;
-use crate::status;
+use crate::config::keys::KEYS;
 
 /// System calls without which a shard cannot start.
 const RING_CALLS: &[&str] = &["io_uring_setup", "io_uring_enter", "io_uring_register"];
@@ -111,46 +111,6 @@ pub fn seccomp(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// The unit starts a command that exists, raises both limits and gives the drain its time.
-pub fn service(tree: &Tree) -> Vec<String> {
-    let path = "tuning/murre.service";
-    let Some(file) = tree.get(path) else { return vec![format!("{path} is missing")] };
-    let value = |key: &str| file.text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('='));
-    let mut complaints = Vec::new();
-    for key in ["LimitNOFILE", "LimitMEMLOCK", "TimeoutStopSec", "ExecStart", "Restart", "User"] {
-        if value(key).is_none_or(str::is_empty) {
-            complaints.push(format!("{path}: does not set {key}"));
-        }
-    }
-    let descriptors = value("LimitNOFILE").and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
-    if descriptors < 1_000_000 {
-        complaints.push(format!("{path}: LimitNOFILE={descriptors} holds no million connections"));
-    }
-    if value("User") == Some("root") {
-        complaints.push(format!("{path}: runs as root"));
-    }
-    let ended = value("RestartPreventExitStatus").unwrap_or_default();
-    let heals = [status::STORAGE, status::LEDGER_LEFT, status::ADDRESS, status::DATA_DIR, status::SOFTWARE];
-    for status in heals.into_iter().filter(|status| ended.split(' ').any(|one| one == status.to_string())) {
-        complaints.push(format!("{path}: does not start again after {status}, which can heal"));
-    }
-    if value("StartLimitIntervalSec") != Some("0") {
-        complaints.push(format!("{path}: gives up after some starts, before a full disk or a lock has healed"));
-    }
-    let stop = value("TimeoutStopSec").and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
-    let drain = DRAIN_SECONDS + descriptors / DRAIN_RATE;
-    if stop < drain {
-        complaints.push(format!("{path}: TimeoutStopSec={stop} ends a drain of {descriptors}, which takes {drain} s"));
-    }
-    complaints
-}
-
-/// The default of `drain.rate`.
-const DRAIN_RATE: u64 = 10_000;
-/// Time of a drain beside the closing of sessions: the default of `drain.delay`, 30 s for the ledgers, and then
-/// goodbyes, threads and storage.
-const DRAIN_SECONDS: u64 = 5 + 30 + 15;
-
 /// Every `murre COMMAND --flag` that a document, the image or the unit writes down is understood by this build.
 pub fn flags(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -213,6 +173,21 @@ fn unknown(call: &[String]) -> Option<String> {
     None
 }
 
+/// Every variable `MURRE_SECTION__KEY` that a document, a unit or a file of containers names is that of a key.
+pub fn variables(tree: &Tree) -> Vec<String> {
+    let part_of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let is_known = |name: &str| name == "MURRE_SECTION__KEY" || KEYS.iter().any(|key| key.variable() == name);
+    let mut complaints = Vec::new();
+    for file in tree.ending(&[".md", ".yml", ".yaml", ".service", ".conf", "Dockerfile"]) {
+        for (at, line) in file.text.lines().enumerate() {
+            let names = line.split(|c| !part_of_name(c)).filter(|w| w.starts_with("MURRE_") && w.contains("__"));
+            let unknown = names.filter(|name| !is_known(name));
+            complaints.extend(unknown.map(|name| format!("{}:{}: {name} is of no key", file.path, at + 1)));
+        }
+    }
+    complaints
+}
+
 /// README and CI name one and the same command, so that what passes there passes here.
 pub fn one_check(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -269,20 +244,6 @@ fn a_profile_that_forbids_io_uring_or_is_no_json_is_refused() {
 }
 
 #[test]
-fn a_unit_with_small_limits_is_refused() {
-    let good = "User=murre\nExecStart=/usr/local/bin/murre serve\nRestart=on-failure\nTimeoutStopSec=180\n\
-                LimitNOFILE=1200000\nLimitMEMLOCK=infinity\nRestartPreventExitStatus=2 65\nStartLimitIntervalSec=0\n";
-    let check = |text: &str| service(&Tree::of(&[("tuning/murre.service", text)])).len();
-    assert_eq!(check(good), 0);
-    assert_eq!(check(&good.replace("1200000", "65536")), 1);
-    assert_eq!(check(&good.replace("LimitMEMLOCK=infinity\n", "")), 1);
-    assert_eq!(check(&good.replace("User=murre", "User=root")), 1);
-    assert_eq!(check(&good.replace("Status=2 65", "Status=2 65 74")), 1);
-    assert_eq!(check(&good.replace("IntervalSec=0", "IntervalSec=10")), 1);
-    assert_eq!(check(&good.replace("TimeoutStopSec=180", "TimeoutStopSec=160")), 1);
-}
-
-#[test]
 fn a_flag_that_does_not_exist_is_refused() {
     let check = |text: &str| flags(&Tree::of(&[("README.md", text)])).len();
     assert_eq!(check("Run `murre doctor --root /mnt`, then murre keygen.\n"), 0);
@@ -290,6 +251,13 @@ fn a_flag_that_does_not_exist_is_refused() {
     assert_eq!(check("    murre endpoint inspect --frobnicate\n"), 1);
     assert_eq!(check("    murre doctor && ls --all\n"), 0);
     assert_eq!(check("no command\n"), 1);
+}
+
+#[test]
+fn a_variable_of_no_key_is_refused() {
+    let check = |text: &str| variables(&Tree::of(&[("docs/compose.yml", text)])).len();
+    assert_eq!(check("MURRE_SECTION__KEY, MURRE_BIN\n    MURRE_STORE__KIND: scylla\n"), 0);
+    assert_eq!(check("#TLS MURRE_STORE__SORT: scylla\n"), 1);
 }
 
 #[test]

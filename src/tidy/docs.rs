@@ -1,6 +1,6 @@
 //! Rules about documents: required mentions, and the existence of the things that they name.
 
-use super::tree::{File, Tree, has_word};
+use super::tree::{Tree, has_word};
 
 /// Directories of the machines of developers, written in halves so that this file does not hold them.
 const MACHINE_PATHS: &[&str] = &[
@@ -118,130 +118,6 @@ fn has_heading(tree: &Tree, path: &str, anchor: &str) -> bool {
         .map(|(_, line)| line.trim_start_matches('#').trim())
         .map(|title| title.chars().filter(keeps).collect::<String>().to_lowercase().replace(' ', "-"))
         .any(|slug| slug == anchor)
-}
-
-/// Every document that a source cites exists, and has the section whose number follows its name.
-pub fn citations(tree: &Tree) -> Vec<String> {
-    let mut complaints = Vec::new();
-    for file in tree.rust().filter(|f| !f.path.starts_with("src/tidy/")) {
-        for (at, line) in file.text.lines().enumerate() {
-            for (name, section) in cited(line) {
-                let ending = format!("/{name}");
-                let found = |f: &&File| f.path == name || f.path.ends_with(&ending);
-                let documents: Vec<&File> = tree.ending(&[".md"]).filter(found).collect();
-                if documents.is_empty() {
-                    complaints.push(format!("{}:{}: there is no {name}", file.path, at + 1));
-                } else if !section.is_empty() && !documents.iter().any(|f| has_section(f, section)) {
-                    complaints.push(format!("{}:{}: {name} has no section {section}", file.path, at + 1));
-                }
-            }
-        }
-    }
-    complaints
-}
-
-/// Tables that lead a reader through the code: documents, and the ends of their headings.
-const GUIDES: &[(&str, &str)] = &[
-    ("docs/ARCHITECTURE.md", "Where to read"),
-    ("docs/decisions/0022-walls-in-the-machine.md", "Relays and SimplePush"),
-    ("docs/reports/0007-house.md", "Four walks"),
-    ("docs/reports/0007-house.md", "Twenty questions"),
-];
-
-/// No file comes twice in one table of the walks, which is what one shard does with one input.
-pub fn walks(tree: &Tree) -> Vec<String> {
-    let document = "docs/reports/0007-house.md";
-    let text = tree.get(document).map_or("", |file| file.text.as_str());
-    let (mut complaints, mut passed, mut last) = (Vec::new(), Vec::new(), 0);
-    for (line, row) in rows_below(text, "Four walks") {
-        if line != last + 1 {
-            passed.clear();
-        }
-        last = line;
-        let file = quoted(row).next().unwrap_or_default();
-        if passed.contains(&file) {
-            complaints.push(format!("{document}:{line}: the walk was in {file} before"));
-        }
-        passed.push(file);
-    }
-    complaints
-}
-
-/// Every file that a row of [`GUIDES`] names exists, and every name in code beside it is a word of one of these files.
-pub fn guides(tree: &Tree) -> Vec<String> {
-    let mut complaints = Vec::new();
-    for (document, heading) in GUIDES {
-        let Some(file) = tree.get(document) else {
-            complaints.push(format!("{document} is missing"));
-            continue;
-        };
-        let rows: Vec<(usize, &str)> = rows_below(&file.text, heading).collect();
-        if rows.is_empty() {
-            complaints.push(format!("{document}: no table below {heading}"));
-        }
-        for (line, row) in rows {
-            let (paths, names): (Vec<&str>, Vec<&str>) =
-                quoted(row).partition(|word| word.ends_with(".rs") || word.contains('/'));
-            let mut files = Vec::new();
-            for path in paths {
-                let found = tree.files.iter().filter(|f| is_or_holds(&f.path, path)).collect::<Vec<_>>();
-                if found.is_empty() {
-                    complaints.push(format!("{document}:{line}: there is no {path}"));
-                }
-                files.extend(found);
-            }
-            let is_known = |name: &str| files.iter().any(|f| has_word(&f.text, name));
-            for name in names.into_iter().filter(|name| is_identifier(name) && !is_known(name)) {
-                complaints.push(format!("{document}:{line}: {name} is in none of the files beside it"));
-            }
-        }
-    }
-    complaints
-}
-
-/// Rows of the tables below a heading that ends like this, up to the next heading of its level.
-fn rows_below<'a>(text: &'a str, heading: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
-    let level = |line: &str| line.chars().take_while(|c| *c == '#').count();
-    let mut lines = prose(text).skip_while(move |(_, line)| level(line) == 0 || !line.ends_with(heading));
-    let own = lines.next().map_or(0, |(_, line)| level(line));
-    lines.take_while(move |(_, line)| !(1..=own).contains(&level(line))).filter(|(_, line)| line.starts_with("| "))
-}
-
-/// Returns true if this path, or the end of it, is `named`, or it is below a folder that is.
-fn is_or_holds(path: &str, named: &str) -> bool {
-    let folder = format!("{}/", named.trim_end_matches('/'));
-    path == named
-        || path.ends_with(&format!("/{named}"))
-        || path.starts_with(&folder)
-        || path.contains(&format!("/{folder}"))
-}
-
-fn is_identifier(word: &str) -> bool {
-    word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
-/// Names of documents in one line, each with the number behind it: `PROTOCOL.md 1.5`; empty without one.
-fn cited(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    let part_of_name = |c: char| c.is_alphanumeric() || "_-/.".contains(c);
-    line.match_indices(".md").filter_map(move |(at, _)| {
-        let (before, rest) = (&line[..at], &line[at + 3..]);
-        if rest.starts_with(|c: char| c.is_alphanumeric()) {
-            return None;
-        }
-        let start = before.rfind(|c| !part_of_name(c)).map_or(0, |end| end + 1);
-        let number = rest.strip_prefix(' ').unwrap_or("");
-        let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
-        let name = line[start..at + 3].trim_start_matches(['.', '/']);
-        (name.len() > 3).then_some((name, number[..end].trim_end_matches('.')))
-    })
-}
-
-/// Returns true if a heading of this document begins with this number.
-fn has_section(file: &File, number: &str) -> bool {
-    prose(&file.text)
-        .filter_map(|(_, line)| line.strip_prefix('#'))
-        .filter_map(|line| line.trim_start_matches('#').split_whitespace().next())
-        .any(|word| word.trim_end_matches('.') == number)
 }
 
 /// No two numbers of one board have the same name (a scraper would refuse the page), and every number that
@@ -372,47 +248,6 @@ fn a_link_to_nowhere_is_refused() {
     assert_eq!(links(&Tree::of(&[good, others[0], others[1]])), Vec::<String>::new());
     assert_eq!(links(&Tree::of(&[good, others[0]])).len(), 1);
     assert_eq!(links(&Tree::of(&[("docs/a.md", "# A\n[b](#not-there)\n")])).len(), 1);
-}
-
-#[test]
-fn a_citation_that_leads_nowhere_is_refused() {
-    let document = ("docs/FACTS.md", "# Facts\n## 1. One\n### 1.5 Two\n");
-    let check = |line: &str| citations(&Tree::of(&[("src/a.rs", line), document])).len();
-    for good in ["// (FACTS.md 1.5; FACTS.md 1)", "// docs/FACTS.md, facts", "// FACTS.md 1.5. And more.", "a.mdx"] {
-        assert_eq!(check(good), 0, "{good}");
-    }
-    for bad in ["// (FACTS.md 1.6)", "// FACTS.md 2", "// docs/OTHER.md", "// other/FACTS.md"] {
-        assert_eq!(check(bad), 1, "{bad}");
-    }
-}
-
-#[test]
-fn a_walk_that_goes_back_to_a_file_is_refused() {
-    let check = |rows: &str| {
-        let text = format!("# H\n## Four walks\n### One\n{rows}\n## Rest\n| `a.rs` | `x` |\n| `a.rs` | `y` |\n");
-        walks(&Tree::of(&[("docs/reports/0007-house.md", &text)])).len()
-    };
-    assert_eq!(check("| `a.rs` | `x` |\n| `b.rs` | `y` |\n\n### Two\n| `a.rs` | `z` |"), 0);
-    assert_eq!(check("| `a.rs` | `x` |\n| `b.rs` | `y` |\n| `a.rs` | `z` |"), 1);
-}
-
-#[test]
-fn a_guide_to_code_that_does_not_exist_is_refused() {
-    let code = ("src/a/b.rs", "fn go() {}\nconst MOST: u8 = 1;\n");
-    let plain = ("docs/ARCHITECTURE.md", "# A\n## 10. Where to read\n| q | a |\n");
-    let walls = ("docs/decisions/0022-walls-in-the-machine.md", "# D\n## Relays and SimplePush\n| q | a |\n");
-    let found = |row: &str| {
-        let text =
-            format!("# H\n## Four walks\n{row}\n## Twenty questions\n| q | `src/a/` |\n## Rest\n| `src/no.rs` |\n");
-        guides(&Tree::of(&[code, plain, walls, ("docs/reports/0007-house.md", &text)])).len()
-    };
-    for good in ["| `src/a/b.rs` (2) | `go`; `MOST` |", "| `a/b.rs` | `go` |", "| `src/a` | at `node.url`, `go` |"] {
-        assert_eq!(found(good), 0, "{good}");
-    }
-    for bad in ["| `src/b.rs` | |", "| `src/a/b.rs` | `gone` |", "| where | `go` |", ""] {
-        assert_eq!(found(bad), 1, "{bad}");
-    }
-    assert_eq!(guides(&Tree::of(&[])).len(), 4);
 }
 
 #[test]

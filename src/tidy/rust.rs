@@ -157,6 +157,41 @@ fn explained(lines: &[&str], at: usize, above: usize, texts: &[&str]) -> bool {
     lines[at.saturating_sub(above)..=at].iter().any(|line| texts.iter().any(|t| line.contains(t)))
 }
 
+/// Parts of the standard library that the machine may name: none reads a clock, draws at random or does I/O.
+const PURE_STD: &str = "borrow cmp collections fmt hash hint iter marker mem num ops slice str sync::Arc sync::atomic";
+
+/// Walls within a crate: shipped code in these folders does not have these words.
+const WALLS: &[(&[&str], &[&str])] = &[
+    (&["shards/machine/src/shard/components/"], &["ShardMachine", "composer"]),
+    (&["src/edge/", "src/config/", "src/node/", "src/store/src/embedded/"], &["tokio", "axum", "hyper"]),
+];
+
+/// The machine names [`PURE_STD`] alone of the standard library, and [`WALLS`] stand. All other walls are between
+/// crates, where the compiler has them.
+pub fn walls(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in tree.rust().filter(|f| shipped(tree, f)) {
+        let is_pure = file.path.starts_with("shards/machine/");
+        let walls = WALLS.iter().filter(|(folders, _)| folders.iter().any(|folder| file.path.starts_with(folder)));
+        let refused: Vec<&str> = walls.flat_map(|(_, words)| *words).copied().collect();
+        let in_test = test_lines(&file.text);
+        for (at, line) in file.text.lines().enumerate().filter(|(at, _)| !in_test[*at]) {
+            let code = code_of(line);
+            let impure = is_pure && code.split("std::").skip(1).any(|rest| !is_pure_std(rest));
+            if impure || refused.iter().any(|word| has_word(code, word)) {
+                complaints.push(format!("{}:{}: must not use {}", file.path, at + 1, code.trim()));
+            }
+        }
+    }
+    complaints
+}
+
+/// Returns true if the rest of a path, behind `std::`, is of [`PURE_STD`], and no map with random hashing.
+fn is_pure_std(rest: &str) -> bool {
+    let has_random_order = ["HashMap", "HashSet"].iter().any(|map| has_word(rest, map));
+    PURE_STD.split(' ').any(|part| rest.starts_with(part)) && !has_random_order
+}
+
 /// `unwrap` and `expect` in shipped code only near an `Invariant:` comment.
 pub fn unwraps(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -310,6 +345,25 @@ fn a_command_that_was_not_admitted_is_refused() {
     let found = |path| admissions(&Tree::of(&[(path, text)])).len();
     assert_eq!(found("shards/src/reactor/recv.rs"), 1);
     assert_eq!([found(ADMISSION), found("shards/src/reactor/tests/one.rs")], [0; 2]);
+}
+
+#[test]
+fn an_impure_machine_and_a_broken_wall_are_refused() {
+    let found = |path: &str, text: &str| walls(&Tree::of(&[(path, text)])).len();
+    let machine = "shards/machine/src/shard/a.rs";
+    for bad in [
+        "let now = std::time::Instant::now();\n",
+        "use std::{mem, fs};\n",
+        "use std::sync::Mutex;\n",
+        "use std::collections::{BTreeMap, HashMap};\n",
+    ] {
+        assert_eq!([found(machine, bad), found("shards/src/a.rs", bad)], [1, 0], "{bad}");
+    }
+    assert_eq!(found(machine, "use std::sync::Arc;\n#[cfg(test)]\nuse std::fs;\n"), 0);
+    let wall = "fn f(machine: &mut ShardMachine) {}\n";
+    assert_eq!([found("shards/machine/src/shard/components/a.rs", wall), found(machine, wall)], [1, 0]);
+    let runtime = "tokio::spawn(f());\n";
+    assert_eq!([found("src/edge/a.rs", runtime), found("src/control_plane/a.rs", runtime)], [1, 0]);
 }
 
 #[test]
