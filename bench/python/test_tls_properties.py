@@ -1,6 +1,6 @@
 """Properties of the server's TLS, one test each, as openssl s_client and raw bytes find them.
 
-docs/reports/0008-public-edge.md has the table.
+docs/TLS.md has what the server promises.
 """
 
 import base64
