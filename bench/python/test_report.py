@@ -13,7 +13,8 @@ from PIL import Image
 
 from conftest import REPOSITORY, binary
 
-RESULTS = sorted((pathlib.Path(__file__).parent / "results").glob("*.json"))
+# Parts of two recorded runs, `hold` and `push`, on a host that compiled meanwhile: the figures say nothing of murre.
+RESULT = pathlib.Path(__file__).parent / "recorded.json"
 WIDTH = 640
 # The first two of the colours in bench/src/html/plot.rs.
 CURVES = [(0x25, 0x63, 0xEB), (0xD9, 0x77, 0x06)]
@@ -45,10 +46,10 @@ def browser(directory, page, *arguments):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The report of the recorded results, and what a browser made of it."""
+    """The report of the recorded result, and what a browser made of it."""
     directory = tmp_path_factory.mktemp("report")
     page = directory / "report.html"
-    command = [bench(), "report", *map(str, RESULTS), "--out", str(page)]
+    command = [bench(), "report", str(RESULT), "--out", str(page)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return directory, page, browser(directory, page, "--dump-dom")
@@ -92,19 +93,17 @@ def test_every_plot_is_really_drawn(report):
         top += rows
 
 
-def test_the_numbers_of_the_results_are_in_the_page(report):
+def test_the_numbers_of_the_result_are_in_the_page(report):
     _, _, dom = report
     text = html.unescape(re.sub(r"<[^>]*>", "|", dom))
-    for path in RESULTS:
-        result = json.loads(path.read_text())
-        assert path.name in text and result["machine"]["cpu"] in text
-        assert result["command"] in text, "the command that made it"
-        for check in result["checks"]:
-            assert check["name"] in text
-        for figure in result["figures"]:
-            assert figure["name"].strip() in text, figure
-    failed = sum(not check["ok"] for path in RESULTS for check in json.loads(path.read_text())["checks"])
-    assert (f"{failed} of " in text and "FAILED" in text) if failed else "checks held" in text
+    result = json.loads(RESULT.read_text())
+    assert RESULT.name in text and result["machine"]["cpu"] in text
+    assert result["command"] in text, "the command that made it"
+    for check in result["checks"]:
+        assert check["ok"] and check["name"] in text
+    for figure in result["figures"]:
+        assert figure["name"].strip() in text, figure
+    assert "checks held" in text
 
 
 def test_the_page_is_drawn_in_the_light_and_in_the_dark_and_needs_nothing_else(report):
