@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! file   header (64 bytes), entries
-//! header "murre frozen" (12) | version u32 | entry bytes u32 | owner (16) | boot of the host (16) | 12 unused
+//! header "murre asleep" (12) | version u32 | entry bytes u32 | owner (16) | boot of the host (16) | 12 unused
 //! entry  crc32 u32 | len u16 | connection (60) | session (len bytes) | unused
 //! ```
 //! An entry with `len` 0 is free. The checksum covers everything behind it. Numbers are little endian.
@@ -32,7 +32,7 @@ use crate::repair::Frozen;
 use entries::{Entry, HEADER, SIZES, overwrite, read_entry};
 pub use entries::{Place, RecordFile, RecordFiles, SESSION_BYTES_MAX, Session};
 
-const MAGIC: &[u8; 12] = b"murre frozen";
+const MAGIC: &[u8; 12] = b"murre asleep";
 const VERSION: u32 = 1;
 
 /// A record of an earlier process.

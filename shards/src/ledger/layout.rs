@@ -19,7 +19,7 @@ pub(super) const DEAD: u32 = 0;
 /// State of the rest of the ring when the next record did not fit in it.
 pub(super) const FILLER: u32 = 1;
 
-const MAGIC: [u8; 8] = *b"murrelog";
+const MAGIC: [u8; 8] = *b"murre lg";
 const VERSION: u32 = 1;
 const FLOOR_CELLS: [usize; 2] = [64, 128];
 

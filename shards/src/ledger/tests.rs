@@ -249,6 +249,11 @@ fn refusals_say_what_to_do() {
     std::fs::write(&corrupt, vec![7u8; 8192]).expect("writable");
     let error = replay(dir.path()).expect_err("no header").to_string();
     assert!(error.contains("shard-1-00000001.log") && error.contains("move it out"), "{error}");
+    // One from before the first release.
+    let before = [&b"murrelog"[..], &[1; 8184]].concat();
+    std::fs::write(&corrupt, &before).expect("writable");
+    assert_eq!(replay(dir.path()).expect_err("another magic").to_string(), error);
+    assert_eq!(std::fs::read(&corrupt).expect("readable"), before);
 }
 
 #[test]

@@ -11,16 +11,11 @@ use std::time::{Duration, Instant};
 use super::error::{Cause, StoreOpenError};
 
 /// Content of the format file.
-pub(super) const FORMAT: &str = "murre embedded store, format 5\n";
-/// Content of the format file before records had shares. Such records are read as they are.
-const FORMAT_4: &str = "murre embedded store, format 4\n";
-/// Content of the format file before records had bridges. Such records are read as they are.
-const FORMAT_3: &str = "murre embedded store, format 3\n";
-/// Content of the format file before records named channels. Such records are read as they are.
-const FORMAT_2: &str = "murre embedded store, format 2\n";
-/// Content of the format file before channels had rows of their own. Such a directory is migrated when it is opened.
-const FORMAT_1: &str = "murre embedded store, format 1\n";
-const FORMAT_PREFIX: &str = "murre embedded store, format ";
+pub(super) const FORMAT: &str = "murre store, format 1\n";
+/// How the format file of any version begins.
+const FORMAT_FRONT: &str = "murre ";
+/// Longest format of another version that an error names, bytes.
+const FORMAT_BYTES_MAX: usize = 64;
 /// Longest wait for a lock that another holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -31,17 +26,13 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreOpenError> {
         .mode(0o700)
         .create(dir)
         .map_err(|e| StoreOpenError::io(dir, "create the store directory", e))?;
-    if format_of(dir)?.is_none() && foreign(dir)? {
+    let is_store = has_format(dir)?;
+    if !is_store && foreign(dir)? {
         return Err(StoreOpenError::new(dir, Cause::NotAStore));
     }
-    let format = dir.join("FORMAT");
     let lock = take_lock(dir)?;
-    // Before a row is written or migrated, so that an earlier version does not open the directory.
-    if fs::read_to_string(&format).is_ok_and(|found| found == FORMAT) {
-        return Ok(lock);
-    }
-    {
-        let draft = dir.join("FORMAT.tmp");
+    if !is_store {
+        let (format, draft) = (dir.join("FORMAT"), dir.join("FORMAT.tmp"));
         let write = || {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
             file.write_all(FORMAT.as_bytes())?;
@@ -54,26 +45,24 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreOpenError> {
     Ok(lock)
 }
 
-/// Reads the format of a directory, one that this version knows; `None` if there is no format file.
+/// Returns true if a directory has a format file, and false if it has none.
 ///
 /// # Errors
-/// If the file cannot be read, has no format, or names another one.
-pub(super) fn format_of(dir: &Path) -> Result<Option<u8>, StoreOpenError> {
+/// If the file cannot be read, has no format, or names another one than that of this version.
+pub(super) fn has_format(dir: &Path) -> Result<bool, StoreOpenError> {
     let path = dir.join("FORMAT");
     let damaged = || Cause::Damaged("its text is not a format".into());
     let found = match fs::read_to_string(&path) {
+        Ok(found) if found == FORMAT => return Ok(true),
         Ok(found) => found,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Err(StoreOpenError::new(&path, damaged())),
         Err(e) => return Err(StoreOpenError::io(&path, "read", e)),
     };
-    let known = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT_4, FORMAT].iter().zip(1..).find(|(text, _)| **text == found);
-    if let Some((_, number)) = known {
-        return Ok(Some(number));
-    }
-    let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
-    let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
-    Err(StoreOpenError::new(&path, number.map_or_else(damaged, Cause::Version)))
+    let text = found.trim_end();
+    let is_other = text.starts_with(FORMAT_FRONT) && text.len() <= FORMAT_BYTES_MAX && !text.contains(char::is_control);
+    let cause = if is_other { Cause::Version(text.to_owned()) } else { damaged() };
+    Err(StoreOpenError::new(&path, cause))
 }
 
 /// Returns true if a directory without a format file holds anything that no store makes.

@@ -21,7 +21,6 @@ mod group;
 mod journal;
 mod mail;
 mod maintenance;
-mod migration;
 mod operation;
 mod options;
 mod pacing;

@@ -14,28 +14,22 @@ use crate::RECORD_VERSION;
 use crate::bridge;
 use crate::transfer::{Channel, WholeUser};
 
-/// Format of records: it did not change when flags for names, bridges and shares were added, because the number of the
-/// directory did.
-const RECORD_FORMAT: u8 = 2;
+/// First byte of every record.
+const RECORD_FORMAT: u8 = b'1';
 /// Channels of a user up to which its record names them: a hello and a stored message then read one row. The bound
 /// keeps a register from writing more than 192 bytes for the channels that were there before.
 const NAMES_MAX: usize = 8;
 const HEAD_BYTES: usize = 52;
-/// Bytes of the head of a record without numbers of shares.
-const HEAD_BYTES_BEFORE: usize = 36;
 const NAME_BYTES: usize = 24;
 const MAY_HAVE_MESSAGES: u8 = 1;
 const SIMPLE: u8 = 2;
 /// Flag of a record that names its channels.
 const NAMES: u8 = 4;
-/// Three flags are the number of the user's minimum urgency (`Contact::minimum_number`), from this bit on. An earlier
-/// version wrote 0 there and reads past it.
+/// Three flags are the number of the user's minimum urgency (`Contact::minimum_number`), from this bit on.
 const MINIMUM_SHIFT: u8 = 3;
 const MINIMUM: u8 = 7 << MINIMUM_SHIFT;
 /// Flag of a record with a bridge.
 const BRIDGE: u8 = 64;
-/// Flag of a record whose head has the numbers of shares. An earlier version wrote none; they count as 0.
-const SHARES: u8 = 128;
 
 const _: () = assert!(machine::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
 
@@ -50,7 +44,7 @@ pub(super) struct Charge {
 /// A user's record as bytes, edited in place. Its length is always head, names, wake data and bridge.
 ///
 /// The channels are rows of their own. Up to `NAMES_MAX` of them the record has a copy of their ids and registrations,
-/// which is written in one batch with the rows. A record of more channels, or of an earlier version, has none.
+/// which is written in one batch with the rows. A record of more channels has none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     bytes: Vec<u8>,
@@ -62,29 +56,12 @@ impl Record {
         let mut bytes = vec![0; HEAD_BYTES];
         bytes[0] = RECORD_FORMAT;
         bytes[1] = RECORD_VERSION;
-        bytes[2] = NAMES | SHARES;
-        Record { bytes }
-    }
-
-    /// The record without channels in these parts of one of format 1, whose head is the beginning of this one's.
-    pub(super) fn of_old(head: &[u8], wake: &[u8]) -> Record {
-        let mut bytes = head.to_vec();
-        bytes.resize(HEAD_BYTES, 0);
-        bytes[0] = RECORD_FORMAT;
-        bytes[2] = (bytes[2] & (MAY_HAVE_MESSAGES | SIMPLE)) | NAMES | SHARES;
-        bytes[28..32].fill(0);
-        bytes.extend_from_slice(wake);
+        bytes[2] = NAMES;
         Record { bytes }
     }
 
     /// Reads what [`Record::as_bytes`] gave; `None` for anything else.
     pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
-        if bytes.get(2)? & SHARES == 0 {
-            let (head, rest) = bytes.split_at_checked(HEAD_BYTES_BEFORE)?;
-            let mut present = [head, &[0; HEAD_BYTES - HEAD_BYTES_BEFORE], rest].concat();
-            present[2] |= SHARES;
-            return Record::parse(&present);
-        }
         let head = bytes.get(..HEAD_BYTES)?;
         let count = match head[2] & NAMES {
             0 => 0,

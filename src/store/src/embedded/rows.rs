@@ -3,9 +3,9 @@
 //! ```text
 //! users     uaid                                -> record: 0 format, 1 record version, 2 flags, 3 wake data length,
 //!                                                  4 seen 8, 12 low water 8, 20 user clock 8, 28 channel count 4,
-//!                                                  32 rows counted 4; then, if a flag says so, 36 digest of the
-//!                                                  address that made the user 8, 44 bytes of the rows counted 4,
-//!                                                  48 credit 4; then, if a flag says so, chid 16 and
+//!                                                  32 rows counted 4, 36 digest of the address that made the
+//!                                                  user 8, 44 bytes of the rows counted 4, 48 credit 4; then, if
+//!                                                  a flag says so, chid 16 and
 //!                                                  registration 8 of every channel in chid order; then wake data;
 //!                                                  then, if a flag says so, the bridge (`bridge`) and its length 2
 //! channels  uaid, chid                          -> registered at 8, registration 8, has key 1, key 32 if it has one
@@ -14,10 +14,6 @@
 //! topics    uaid, chid, topic                   -> as messages
 //! meta      "clock"                             -> the greatest clock in any row, 8
 //!           "registration"                      -> the number of the last registration of a channel, 8
-//!           "format"                            -> 5; 4 from a version whose records have no shares, 3 from one whose
-//!                                                  records have no bridge, 2 from one whose records name no
-//!                                                  channels. Each says that no record of format 1 is
-//!                                                  left
 //!           "removal", uaid                     -> how far the removal of this user's dead rows has come
 //! ```
 
@@ -35,15 +31,8 @@ pub(super) const MESSAGE_KEY_BYTES: usize = 44;
 pub(super) const CLOCK_KEY: &[u8] = b"clock";
 /// Row of `meta` with the number of the last registration.
 pub(super) const REGISTRATION_KEY: &[u8] = b"registration";
-/// Row of `meta` with the format of the directory, once no record of format 1 is left.
-pub(super) const FORMAT_KEY: &[u8] = b"format";
 /// Front of the rows of `meta` that name users with dead rows.
 pub(super) const REMOVAL_PREFIX: &[u8] = b"removal";
-/// Format of the directory.
-pub(super) const FORMAT: u8 = 5;
-/// Formats of the directory when no record named channels, when none had a bridge, and when none had shares. Nothing in
-/// them has to be migrated.
-pub(super) const FORMATS_BEFORE: std::ops::RangeInclusive<u8> = 2..=4;
 /// Rows for which one is counted in its user's record, so that one write in 64 pays for it.
 pub(super) const ROWS_PER_COUNT: u64 = 64;
 const SAVED: u8 = 1;
@@ -55,7 +44,7 @@ const VALUE_HEAD_BYTES: usize = 9;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChannelRow {
     pub(super) registered_at: Clock,
-    /// 0 for one of format 1, or of a transfer.
+    /// 0 for one of a transfer.
     pub(super) registration: u64,
     pub(super) key: Option<KeyDigest>,
 }

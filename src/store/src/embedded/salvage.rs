@@ -20,10 +20,9 @@ use machine::time::UnixSeconds;
 
 use super::copy::{Copied, Target};
 use super::database::{Database, KEYSPACES};
-use super::directory::{format_of, take_lock};
+use super::directory::{has_format, take_lock};
 use super::error::StoreOpenError;
 use super::group::Numbers;
-use super::migration::OldRecord;
 use super::record::{self, Record};
 use super::rows::{self, ChannelRow};
 use super::{journal, query};
@@ -58,27 +57,24 @@ pub struct Progress {
 /// journals of `dir` cannot be listed. Files that cannot be read are no error: [`Copied`] counts the losses.
 pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreOpenError> {
     let _lock = take_lock(dir)?;
-    let format = match format_of(dir) {
-        Ok(format) => format,
-        Err(fault) if fault.is_other_format() => return Err(fault),
-        Err(_) => None,
-    };
+    if let Err(fault) = has_format(dir)
+        && fault.is_other_format()
+    {
+        return Err(fault);
+    }
     let source = dir.join("db");
     let mut copied = Copied::default();
     let journals = journals(&source, &mut copied)?;
     let (target, numbers) = (Target::create(dest)?, Numbers::default());
-    let mut restore =
-        Restore { target, numbers, migrated: false, lossy: [false; KEYSPACES.len()], copied: &mut copied };
+    let mut restore = Restore { target, numbers, lossy: [false; KEYSPACES.len()], copied: &mut copied };
     for (nth, keyspace) in KEYSPACES.into_iter().enumerate() {
         let before = restore.copied.losses();
         let paths = tables(&source, nth);
-        // Versions of format 1 had no rows of channels.
-        let none_yet = nth == CHANNELS && format == Some(1) && paths.is_none();
-        restore.copied.unreadable_tables += u64::from(paths.is_none() && !none_yet);
+        restore.copied.unreadable_tables += u64::from(paths.is_none());
         let paths = paths.unwrap_or_default();
         match missing_tables(&source, nth, &paths) {
             Some(missing) => restore.copied.unreadable_tables += missing,
-            None => restore.copied.damaged_manifests += u64::from(!none_yet),
+            None => restore.copied.damaged_manifests += 1,
         }
         let mut sources: Vec<Source> = Vec::new();
         let open = Open::default();
@@ -113,8 +109,6 @@ struct Restore<'a> {
     target: Target,
     /// At least as high as in any row: the row of `meta` with them may be lost.
     numbers: Numbers,
-    /// The row of `meta` says that no record of format 1 was left.
-    migrated: bool,
     /// Keyspaces with tables that could not be read in full.
     lossy: [bool; KEYSPACES.len()],
     copied: &'a mut Copied,
@@ -130,12 +124,6 @@ impl Restore<'_> {
                     1 => rows::parse_message_key(key).map_or(0, |(_, stamp, _)| stamp.clock.0),
                     _ => rows::message(value).map_or(0, |message| message.stamp.clock.0),
                 };
-            }
-            // An earlier version of a record may stand in for a lost one, so the new store writes this row itself.
-            3 if key == rows::FORMAT_KEY => {
-                self.migrated =
-                    matches!(value, [format] if *format == rows::FORMAT || rows::FORMATS_BEFORE.contains(format));
-                return Ok(());
             }
             3 if value.len() == 8 && key == rows::CLOCK_KEY => clock = rows::word(value, 0),
             3 if value.len() == 8 && key == rows::REGISTRATION_KEY => registration = rows::word(value, 0),
@@ -167,15 +155,10 @@ impl Restore<'_> {
             let (key, value) = row.into_inner().map_err(unreadable)?;
             let Some(uaid) = rows::uaid_of(&key) else { continue };
             let channels = query::channels(&db, uaid).map_err(unreadable)?;
-            match (Record::parse(&value), OldRecord::parse(&value)) {
-                (Some(mut record), _) => {
-                    record.set_channels(registrations(&channels));
-                    if record.as_bytes() != &value[..] {
-                        self.target.put(0, &key, record.as_bytes())?;
-                    }
-                }
-                (None, Some(old)) => self.migrate(uaid, old.split(&value), channels)?,
-                (None, None) => {}
+            let Some(mut record) = Record::parse(&value) else { continue };
+            record.set_channels(registrations(&channels));
+            if record.as_bytes() != &value[..] {
+                self.target.put(0, &key, record.as_bytes())?;
             }
         }
         self.target.write()?;
@@ -201,28 +184,7 @@ impl Restore<'_> {
         let Numbers { clock, registration } = self.numbers;
         self.target.put(META, rows::CLOCK_KEY, &clock.0.to_be_bytes())?;
         self.target.put(META, rows::REGISTRATION_KEY, &registration.to_be_bytes())?;
-        self.target.put(META, rows::FORMAT_KEY, &[rows::FORMAT])?;
         self.target.finish()
-    }
-
-    /// Brings a record of format 1 up to date. Rows of channels are newer than the channels in it. Where all of them
-    /// are there and every user was migrated, it stands in for a record that was lost, and only the rows count.
-    fn migrate(
-        &mut self,
-        uaid: Uaid,
-        (mut record, old): (Record, Vec<(Chid, ChannelRow)>),
-        mut channels: Vec<(Chid, ChannelRow)>,
-    ) -> Result<(), StoreOpenError> {
-        let outdated = self.migrated && !self.lossy[CHANNELS];
-        for (chid, channel) in old.into_iter().filter(|_| !outdated) {
-            if channels.iter().all(|(known, _)| *known != chid) {
-                self.target.put(CHANNELS, &rows::channel_key(uaid, chid), &channel.value())?;
-                channels.push((chid, channel));
-            }
-        }
-        channels.sort_by_key(|(chid, _)| *chid);
-        record.set_channels(registrations(&channels));
-        self.target.put(0, &uaid.0, record.as_bytes())
     }
 
     /// Removes the rows of channels and users that are no more. The rows of `meta` that name them may be lost. A row

@@ -24,7 +24,7 @@ use super::port::Port;
 use super::shares::Shares;
 use super::stats::StoreStats;
 use super::store_status::StoreStatus;
-use super::{journal, maintenance, migration, pacing, reader, room, rows};
+use super::{journal, maintenance, pacing, reader, room, rows};
 
 /// Messages of a ledger replay saved in one group.
 const REPLAY_MESSAGES_PER_GROUP: usize = 256;
@@ -60,7 +60,6 @@ impl Embedded {
         let filters: database::Filters = Arc::new(move |name| pacing::Pacing::of(name, &space, process_clock.as_ref()));
         let unreadable = |e| StoreOpenError::database(&path, e);
         let db = Database::open_paced(&path, options.cache_bytes, filters).map_err(unreadable)?;
-        migration::run(&db, &path)?;
         let number = |key: &[u8]| {
             let bytes = db.meta.get(key).map_err(unreadable)?;
             Ok(bytes.filter(|bytes| bytes.len() == 8).map_or(0, |bytes| rows::word(&bytes, 0)))

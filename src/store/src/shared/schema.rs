@@ -22,7 +22,7 @@ use crate::IDLE_SECONDS_MAX;
 
 /// The version that this build writes and reads. It also reads tables of a later version, as long as their least
 /// version ([`Step::least`]) is not above this one.
-pub const VERSION: i32 = 4;
+pub const VERSION: i32 = 1;
 
 /// Numbers of the families: the column `family`.
 pub mod family {
@@ -154,9 +154,8 @@ pub const TABLES: &[Table] = &[
         ],
         options: None,
     },
-    // A table of its own: not every database adds a column twice without a complaint, as a step must.
     Table {
-        name: LEASE,
+        name: "lease",
         comment: "murre: when each run of a node was last seen; renewed every 30 s",
         columns: &[
             Column { name: "url", cql: "text", role: Role::Partition },
@@ -166,7 +165,7 @@ pub const TABLES: &[Table] = &[
         options: None,
     },
     Table {
-        name: DEBT,
+        name: "debt",
         comment: "murre: notifications that a node is owed; written while it does not answer",
         columns: &[
             Column { name: "url", cql: "text", role: Role::Partition },
@@ -201,23 +200,8 @@ pub struct Step {
 }
 
 /// Steps from nothing to [`VERSION`].
-pub const STEPS: &[Step] = &[
-    Step { version: 1, least: 1, statements: |layout| create(layout, |table| table != LEASE && table != DEBT) },
-    Step { version: 2, least: 2, statements: |layout| create(layout, |table| table == LEASE) },
-    // Rows of `family::SAVED` are read only of a user who has a row of `family::LATE`. Earlier builds do not write it.
-    Step { version: 3, least: 3, statements: |_| Vec::new() },
-    // What an earlier build owes when it ends is found at the next refresh, as before.
-    Step { version: 4, least: 3, statements: |layout| create(layout, |table| table == DEBT) },
-];
-
-/// The table of version 2.
-const LEASE: &str = "lease";
-/// The table of version 4.
-const DEBT: &str = "debt";
-
-fn create(layout: &Layout, which: impl Fn(&str) -> bool) -> Vec<String> {
-    TABLES.iter().filter(|table| which(table.name)).map(|table| table.create(layout)).collect()
-}
+pub const STEPS: &[Step] =
+    &[Step { version: 1, least: 1, statements: |layout| TABLES.iter().map(|table| table.create(layout)).collect() }];
 
 impl Layout {
     /// The layout for this configuration and this database.

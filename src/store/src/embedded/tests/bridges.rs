@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::IDLE_SECONDS_MAX;
-use crate::embedded::rows;
 use crate::testing::sample::{bridged, register_bridged};
 use machine::simplepush::{Contact, WakeData};
 use machine::upstream::Bridged;
@@ -43,24 +42,6 @@ fn bridged_users_survive_a_restart_and_a_salvage() {
     assert!(copied.is_whole() && copied.users == 3, "{copied:?}");
     let store = Embedded::open(&dest.path().join("new"), patient()).expect("it opens");
     check(&mut port(&store));
-    store.close();
-}
-
-#[test]
-fn a_directory_without_bridges_is_read_as_it_is() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Embedded::open(dir.path(), patient()).expect("it opens");
-    port(&store).register(1, 2);
-    let db = store.db.clone().expect("it is open");
-    db.meta.insert(rows::FORMAT_KEY, [3]).expect("writable");
-    drop(db);
-    store.close();
-    std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 3\n").expect("writable");
-    let store = Embedded::open(dir.path(), patient()).expect("it opens");
-    let row = store.db.as_ref().expect("it is open").meta.get(rows::FORMAT_KEY).expect("readable");
-    assert_eq!(row.as_deref(), Some(&[5][..]));
-    let user = port(&store).user(uaid(1)).expect("it is known");
-    assert_eq!((user.channels, user.contact), (vec![chid(2)], Contact::default()));
     store.close();
 }
 

@@ -1,5 +1,6 @@
-//! Channels as rows: the writes of a register, older directories, and rows of channels and users that are no more.
+//! Channels as rows: the writes of a register, directories of other versions, and rows of channels and users that are no more.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
 use machine::limits;
@@ -145,124 +146,37 @@ fn channels_come_and_go_in_any_number() {
     }
 }
 
-/// A directory of format 1, in which one user of three was migrated already.
-fn of_format_1() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = quiet(dir.path());
-    let mut first = port(&store);
-    for user in 1..=3 {
-        first.register(user, 4);
-        first.register(user, 2);
-        first.done(StoreOp::SetContact {
-            uaid: uaid(user),
-            contact: contact(Mode::WebPush, "over there"),
-            durable: true,
-        });
-    }
-    let db = store.db.clone().expect("it is open");
-    // As an earlier version left two of them: channels in the record, none beside it, rows without a registration.
-    for user in 1..=2 {
-        let record = query::record(&db, uaid(user)).expect("readable").expect("it is known");
-        let channels = query::channels(&db, uaid(user)).expect("readable");
-        let old = migration::old_record(&record, &channels);
-        let mut rows = db.fjall.batch();
-        rows.insert(&db.users, uaid(user).0, old);
-        for (chid, _) in channels {
-            rows.remove(&db.channels, rows::channel_key(uaid(user), chid));
+/// Each file of a directory with its bytes, but for the lock.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path()) {
+        match entry.is_dir() {
+            true => found.extend(files(&entry)),
+            false if entry.ends_with("LOCK") => {}
+            false => found.push((entry.clone(), std::fs::read(&entry).expect("readable"))),
         }
-        let kept = message(user, 2, 77);
-        rows.insert(&db.messages, rows::message_key(kept.uaid, kept.stamp, kept.chid), rows::value(&kept, false, 0));
-        rows.commit().expect("writable");
     }
-    db.meta.remove(rows::FORMAT_KEY).expect("writable");
-    drop(db);
-    store.close();
-    std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 1\n").expect("writable");
-    dir
+    found.sort();
+    found
 }
 
+/// A later version, and one from before the first release.
 #[test]
-fn a_directory_of_format_1_that_is_salvaged_is_migrated_when_it_is_opened() {
-    let (old, dest) = (of_format_1(), tempfile::tempdir().expect("a directory"));
-    let copied = salvage(old.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
-    assert!(copied.is_whole() && copied.users == 3, "{copied:?}");
-    let store = quiet(&dest.path().join("new"));
-    let mut port = port(&store);
-    for user in 1..=3 {
-        let row = port.user(uaid(user)).expect("it is known");
-        assert_eq!((row.channels, row.contact), (vec![chid(2), chid(4)], *contact(Mode::WebPush, "over there")));
-        assert!(row.may_have_messages);
-    }
-    assert_eq!(port.clocks(uaid(1)), [77]);
-}
-
-#[test]
-fn a_directory_of_format_1_is_migrated_also_when_half_of_it_was() {
-    let dir = of_format_1();
-    let store = quiet(dir.path());
-    let format = std::fs::read_to_string(dir.path().join("FORMAT")).expect("readable");
-    assert_eq!(format, "murre embedded store, format 5\n", "an earlier version must refuse it");
-    let mut second = port(&store);
-    for user in 1..=3 {
-        let row = second.user(uaid(user)).expect("it is known");
-        assert_eq!((row.channels, row.contact), (vec![chid(2), chid(4)], *contact(Mode::WebPush, "over there")));
-    }
-    second.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
-    second.publish(message(1, 2, 80));
-    assert_eq!(second.clocks(uaid(1)), [77, 80], "what was there is of the registration that was there");
-    second.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(90) });
-    second.register(1, 2);
-    assert!(second.clocks(uaid(1)).is_empty());
-    second.done(StoreOp::DropUser { uaid: uaid(2) });
-    assert_eq!(second.user(uaid(2)), None);
-}
-
-/// Reads the format of a directory, by its file and by its row.
-fn format_of(dir: &Path, store: &Embedded) -> (String, Vec<u8>) {
-    let db = store.db.as_ref().expect("it is open");
-    let row = db.meta.get(rows::FORMAT_KEY).expect("readable").expect("it is there");
-    (std::fs::read_to_string(dir.join("FORMAT")).expect("readable"), row.to_vec())
-}
-
-#[test]
-fn a_directory_whose_records_name_channels_is_of_a_format_that_earlier_versions_refuse() {
-    let format_5 = ("murre embedded store, format 5\n".to_owned(), vec![5]);
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = quiet(dir.path());
-    port(&store).register(1, 2);
-    assert_eq!(format_of(dir.path(), &store), format_5, "a new one");
-    let db = store.db.clone().expect("it is open");
-    // As a version left it whose records name none. The record of format 1 shows that nothing is migrated.
-    let mut record = query::record(&db, uaid(1)).expect("readable").expect("it is known");
-    record.forget_names();
-    db.users.insert(uaid(1).0, record.as_bytes()).expect("writable");
-    let old = migration::old_record(&record, &[]);
-    db.users.insert(uaid(2).0, &old).expect("writable");
-    db.meta.insert(rows::FORMAT_KEY, [2]).expect("writable");
-    drop(db);
-    store.close();
-    std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 2\n").expect("writable");
-    let store = quiet(dir.path());
-    assert_eq!(format_of(dir.path(), &store), format_5, "one of before");
-    assert_eq!(port(&store).user(uaid(1)).expect("it is known").channels, [chid(2)]);
-    let db = store.db.clone().expect("it is open");
-    assert_eq!(db.users.get(uaid(2).0).expect("readable").expect("it is there")[..], old);
-    // A row that says more than the file.
-    db.meta.insert(rows::FORMAT_KEY, [6]).expect("writable");
-    drop(db);
-    store.close();
-    let said = Embedded::open(dir.path(), patient()).err().expect("it is refused").to_string();
-    assert!(said.contains("of another format (6): run the version of murre that wrote it"), "{said}");
-}
-
-#[test]
-fn a_store_of_a_later_format_is_not_salvaged() {
+fn a_directory_of_another_version_is_refused_and_left_as_it_is() {
     let (dir, dest) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     quiet(dir.path()).close();
-    std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 6\n").expect("writable");
-    let fault = salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect_err("it is refused");
-    assert!(fault.to_string().contains("of another format (6)"), "{fault}");
-    assert!(!dest.path().join("new").exists());
+    for format in ["murre store, format 2", "murre embedded store, format 5"] {
+        std::fs::write(dir.path().join("FORMAT"), format!("{format}\n")).expect("writable");
+        let before = files(dir.path());
+        let opened = Embedded::open(dir.path(), patient()).err().expect("it is refused").to_string();
+        let salvaged =
+            salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect_err("it is refused").to_string();
+        for said in [opened, salvaged] {
+            let wanted = format!("of another format ({format}): run the version of murre that wrote it");
+            assert!(said.contains(&wanted), "{said}");
+        }
+        assert!(files(dir.path()) == before && !dest.path().join("new").exists(), "{format}");
+    }
 }
 
 /// Sends the committer one pass after the other until no user has dead rows.

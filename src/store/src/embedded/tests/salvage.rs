@@ -6,7 +6,6 @@ use machine::ids::{Chid, Uaid};
 
 use super::*;
 use crate::embedded::group;
-use crate::embedded::rows::ChannelRow;
 use crate::embedded::salvage::OPEN_TABLES_MAX;
 
 /// Users of a damaged store: many blocks of 4 KiB.
@@ -271,28 +270,6 @@ fn lose_journals(dir: &Path) {
 fn tables(dir: &Path, keyspace: u8) -> Vec<PathBuf> {
     let tables = dir.join(format!("db/keyspaces/{keyspace}/tables"));
     fs::read_dir(tables).expect("it is there").flatten().map(|entry| entry.path()).collect()
-}
-
-#[test]
-fn a_record_of_format_1_that_stands_in_for_a_lost_one_is_migrated() {
-    let dir = store();
-    let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
-    let db = store.db.clone().expect("it is open");
-    // As if the table with the migrated record were lost, and that with the record before the migration not.
-    let record = query::record(&db, spread(7)).expect("readable").expect("it is known");
-    let gone = ChannelRow { registered_at: Clock(3), registration: 0, key: None };
-    let old = migration::old_record(&record, &[(Chid([9; 16]), gone)]);
-    db.users.insert(spread(7).0, old).expect("writable");
-    assert!(db.meta.contains_key(rows::FORMAT_KEY).expect("readable"), "every record was migrated once");
-    drop(db);
-    store.close();
-    let dest = tempfile::tempdir().expect("a directory");
-    salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
-    let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
-    let mut after = port(&store);
-    let user = after.user(spread(7)).expect("its record can be read");
-    assert_eq!(user.channels, [Chid([2; 16])], "the rows of channels are newer");
-    assert_eq!(after.clocks(spread(7)), [1_007]);
 }
 
 #[test]
