@@ -206,7 +206,7 @@ def test_renewal_reload_and_rotation_end_none_of_ten_thousand_sessions(server):
     browsers, sender = [Browser(server) for _ in range(3)], AppServer()
     command = [pathlib.Path(binary()).with_name("murre-bench"), "hold", "--ws", f"{server.host}:{TLS_PORT}"]
     command += ["--ca", server.directory / "root.pem", "--tls-name", NAME, "--sessions", SESSIONS, "--at", SESSIONS]
-    command += ["--channels", 0, "--no-broadcast", "--quiet", 0, "--stay", 3600, "--no-view"]
+    command += ["--channels", 0, "--no-broadcast", "--quiet", 0, "--stay", 3600]
     with open(server.directory / "bench.log", "wb") as log, subprocess.Popen(
         list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
     ) as bench:

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end a scenario as an error does: everything it started is stopped and the terminal is restored.
+//! Ctrl-C and SIGTERM end a scenario as an error does: everything it started is stopped.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,6 @@ pub fn install() -> io::Result<()> {
         signal_hook::flag::register(signal, flag().clone())?;
     }
     Ok(())
-}
-
-/// Asks the scenario to end, as a signal does: the key in the live view. Returns true if the end was requested before.
-pub fn request() -> bool {
-    flag().swap(true, Ordering::Relaxed)
 }
 
 /// Returns an error once the end was requested.

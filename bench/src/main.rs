@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
 use murre::node::HostClock;
 use murre_bench::scenario::{
-    backlog, bridged, churn, crash, drill, flood, hibernate, hold, kills, mixed, phones, ping, push, sim, statements,
-    store, storm,
+    backlog, bridged, churn, crash, drill, flood, hibernate, hold, kills, mixed, ping, push, sim, statements, store,
+    storm,
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference, without_rings};
 
@@ -48,8 +48,6 @@ enum Command {
     Mixed(mixed::Options),
     /// Pings of user agents and of the server.
     Ping(ping::Options),
-    /// Wake-ups of the radios of phones, with and without pings and a minimum urgency.
-    Phones(phones::Options),
     /// Drain a long backlog of one user and measure what its neighbours notice.
     Backlog(backlog::Options),
     /// Push beside strangers who send as much as the server takes.
@@ -113,9 +111,7 @@ fn serve_ahead(ahead: ServeAhead) -> ExitCode {
 
 /// The others end at once, as any program does.
 fn looks_for_interrupts(command: &Command) -> bool {
-    use Command::{
-        Backlog, Bridged, Churn, Flood, Hibernate, Hold, Mixed, Phones, Ping, Push, Statements, Store, Storm,
-    };
+    use Command::{Backlog, Bridged, Churn, Flood, Hibernate, Hold, Mixed, Ping, Push, Statements, Store, Storm};
     matches!(
         command,
         Hold(_)
@@ -128,7 +124,6 @@ fn looks_for_interrupts(command: &Command) -> bool {
             | Churn(_)
             | Mixed(_)
             | Ping(_)
-            | Phones(_)
             | Backlog(_)
             | Flood(_)
     )
@@ -153,7 +148,6 @@ fn main() -> ExitCode {
         Command::Churn(options) => churn::run(&options),
         Command::Mixed(options) => mixed::run(&options),
         Command::Ping(options) => ping::run(&options),
-        Command::Phones(options) => phones::run(&options),
         Command::Backlog(options) => backlog::run(&options),
         Command::Flood(options) => flood::run(&options),
         Command::Crash(options) => crash::run(&options),

@@ -52,7 +52,7 @@ impl Report {
     /// Adds a figure; `unit` may be empty. Printed at once: a run may be long.
     pub fn add(&mut self, what: impl Into<String>, value: impl Into<Value>, unit: &'static str) {
         let (name, value) = (what.into(), value.into());
-        crate::view::say(format!("{name:<58} {:>16} {unit}", shown(&value)));
+        println!("{name:<58} {:>16} {unit}", shown(&value));
         self.outcome.figures.push(Figure { name, value, unit: unit.into() });
     }
 
@@ -154,7 +154,7 @@ impl Report {
     /// Prints the verdict, writes the file if one is given, and returns true if all checks held.
     pub fn finish(mut self, file: Option<&Path>) -> io::Result<bool> {
         for check in self.outcome.checks.iter().filter(|check| !check.ok) {
-            crate::view::say(format!("FAILED {}", sentence(check)));
+            println!("FAILED {}", sentence(check));
         }
         self.outcome.when = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         if let Some(file) = file {

@@ -94,9 +94,6 @@ pub struct Target {
     /// Name of the server in results: two that differ stand side by side in a report.
     #[arg(long, value_name = "NAME", default_value = "murre")]
     pub label: String,
-    /// No live view, even on a terminal: a line of progress every few seconds.
-    #[arg(long)]
-    pub no_view: bool,
 }
 
 impl Target {

@@ -45,7 +45,6 @@ impl Fleet {
             pids: Vec::new(),
             json: None,
             label: "murre".into(),
-            no_view: true,
         };
         Fleet::of(target, plan)
     }

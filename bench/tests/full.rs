@@ -17,4 +17,3 @@ mod reference;
 mod scenarios;
 mod sharding;
 mod statements;
-mod view;

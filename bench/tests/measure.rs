@@ -113,7 +113,7 @@ fn a_server_that_has_just_been_started_is_measured_at_the_rates_that_are_asked_f
     let mut server = Stopped(serve.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
     let mut capacity = program();
     capacity.args(["capacity", "--ws", &at(8080), "--endpoint", &at(8082), "--admin", &at(8083)]);
-    capacity.args(["--pid", &server.0.id().to_string(), "--no-view", "--seconds", "4", "--measure-sessions", "500"]);
+    capacity.args(["--pid", &server.0.id().to_string(), "--seconds", "4", "--measure-sessions", "500"]);
     // 20,000 sessions are pinged 66.7 times a second, and get 40 of 50 notifications a second.
     capacity.args(["--sessions", "20000", "--push-rate", "50", "--keep"]).arg(&keep);
     let output = capacity.stdin(Stdio::null()).output().unwrap();

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use murre_bench::result::names;
-use murre_bench::scenario::{bridged, churn, hold, mixed, phones, ping, push, store, storm};
+use murre_bench::scenario::{bridged, churn, hold, mixed, ping, push, store, storm};
 use upstream::{Service, Upstream};
 
 use crate::common::World;
@@ -167,30 +167,6 @@ fn websocket_pings_of_user_agents_are_answered() {
     let words = ["--sessions", "40", "--frames", "--every", "2", "--seconds", "4"];
     let outcome = run(&world.server, false, &words, ping::run).good();
     assert!(outcome.figure("pings of user agents answered").unwrap() >= 40.0);
-}
-
-/// An hour of phones in six seconds; a minimum holds messages, and traffic releases them if the server is told so.
-#[test]
-fn phones_count_the_wakeups_of_their_radios() {
-    let words = ["--sessions", "80", "--speed", "600", "--every", "60", "--messages", "12", "--tail", "10"];
-    for release in [0.0, 300.0] {
-        let setting = format!("delivery.release_on_activity={}ms", release * 1_000.0 / 600.0);
-        let world = World::with(&["--set", &setting]);
-        let told = release.to_string();
-        let words = [&words[..], &["--release", &told]].concat();
-        let outcome = run(&world.server, false, &words, phones::run).good();
-        let figure = |name: &str| outcome.figure(name).unwrap_or_else(|| panic!("{name}"));
-        assert!(figure("pings, no minimum: of them by own ping") > 20.0);
-        assert_eq!(figure("no pings, no minimum: of them by own ping"), 0.0);
-        assert!(figure("no pings, no minimum: of them by notification") > 5.0);
-        let held = figure("messages held at the end");
-        if release > 0.0 {
-            assert!(figure("notifications below a minimum, released") > 0.0);
-        } else {
-            let came = |group: &str| figure(&format!("{group}: notifications per phone and hour"));
-            assert!(came("no pings, minimum") < came("no pings, no minimum") && held > 0.0);
-        }
-    }
 }
 
 #[test]

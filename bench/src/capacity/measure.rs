@@ -45,8 +45,8 @@ pub(super) fn run(measured: &Measured, mix: &Mix) -> io::Result<Vec<Outcome>> {
     let _ = Command::new("sync").stdin(Stdio::null()).status();
     let running = Place { ws: measured.ws, endpoint: measured.endpoint, admin: measured.admin, pid };
     let count = measured.measure_sessions;
-    let hold = scenario(measured, &running, directory, "hold", 2 * count, &hold_words(measured))?;
-    let push = scenario(measured, &running, directory, "push", count, &push_words(measured, mix))?;
+    let hold = scenario(&running, directory, "hold", 2 * count, &hold_words(measured))?;
+    let push = scenario(&running, directory, "push", count, &push_words(measured, mix))?;
     let ping = ping(measured, mix, pid, directory, &hold)?;
     Ok(vec![hold, push, ping])
 }
@@ -115,7 +115,7 @@ fn ping(measured: &Measured, mix: &Mix, pid: u32, directory: &Path, hold: &Outco
     // The first ping of a session comes within one interval.
     let (warmup, seconds) = ((beat.interval_s + 1.0).to_string(), measured.seconds.to_string());
     let more = words(&["--every", "0", "--warmup", &warmup, "--seconds", &seconds, "--ramp", RAMP]);
-    scenario(measured, &at, directory, "ping", beat.sessions, &more)
+    scenario(&at, directory, "ping", beat.sessions, &more)
 }
 
 /// A server to measure.
@@ -126,23 +126,13 @@ struct Place {
     pid: u32,
 }
 
-fn scenario(
-    measured: &Measured,
-    at: &Place,
-    directory: &Path,
-    name: &str,
-    sessions: u64,
-    more: &[String],
-) -> io::Result<Outcome> {
+fn scenario(at: &Place, directory: &Path, name: &str, sessions: u64, more: &[String]) -> io::Result<Outcome> {
     let file = directory.join(format!("{name}.json"));
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(name).args(["--ws", &at.ws.to_string(), "--endpoint", &at.endpoint.to_string()]);
     command.args(["--pid", &at.pid.to_string(), "--sessions", &sessions.to_string()]);
     if let Some(admin) = at.admin {
         command.args(["--admin", &admin.to_string()]);
-    }
-    if measured.no_view {
-        command.arg("--no-view");
     }
     command.arg("--json").arg(&file).args(more).stdin(Stdio::null());
     println!("measuring: {name} with {sessions} sessions");

@@ -126,9 +126,6 @@ pub struct Measured {
     /// Keep the results in this directory.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// No live view, even on a terminal.
-    #[arg(long)]
-    pub no_view: bool,
 }
 
 /// Predicts, prints the model line by line, and compares when asked to.

@@ -32,8 +32,6 @@ pub mod mixed;
 
 pub mod ping;
 
-pub mod phones;
-
 pub mod backlog;
 
 pub mod flood;

@@ -230,12 +230,11 @@ impl Count<'_> {
     fn show(mut self) -> io::Result<bool> {
         let retries: u64 = self.rows.iter().map(|row| row.sent.retries()).sum();
         self.report.add("statements sent again, in no figure above", retries, "");
-        let say = crate::view::say;
-        say(format!("{:<42} {:>7} {:>7}  {}", "statements per operation", "reads", "writes", "which"));
+        println!("{:<42} {:>7} {:>7}  which", "statements per operation", "reads", "writes");
         for Row { what, count, sent } in &self.rows {
             let each = |sent: u64| sent as f64 / *count as f64;
             let (reads, writes) = (each(sent.reads()), each(sent.writes()));
-            say(format!("{what:<42} {reads:>7.2} {writes:>7.2}  {}", sent.each(*count)));
+            println!("{what:<42} {reads:>7.2} {writes:>7.2}  {}", sent.each(*count));
         }
         self.report.finish(self.options.target.json.as_deref())
     }

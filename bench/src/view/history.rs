@@ -1,12 +1,10 @@
-//! Readings of the view: rates need two readings, the plot of a minute needs many.
+//! Readings of the view: rates need two readings.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::host::{self, CpuTime};
 
-/// Readings of rates kept, one a second.
-pub const KEPT: usize = 120;
+/// Shortest time over which rates are computed.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Values of the gauges at one instant.
@@ -45,7 +43,7 @@ pub struct Rates {
     pub own: f64,
 }
 
-/// The newest snapshot, the rates of the last second, and those before.
+/// The newest snapshot, and the rates of the last second.
 #[derive(Debug)]
 pub struct History {
     pids: Vec<u32>,
@@ -59,8 +57,6 @@ pub struct History {
     pub rates: Rates,
     /// Resident memory of the server; `None` when its processes are not known.
     pub resident: Option<u64>,
-    /// Rates of the seconds before, the newest last.
-    pub past: VecDeque<Rates>,
     /// Time since the beginning.
     pub elapsed: Duration,
 }
@@ -80,7 +76,6 @@ impl History {
             now: Snapshot::default(),
             rates: Rates::default(),
             resident: None,
-            past: VecDeque::with_capacity(KEPT),
             elapsed: Duration::ZERO,
         }
     }
@@ -111,10 +106,6 @@ impl History {
             cores: cores(cpu, self.cpu),
             own: cores(own, self.own),
         };
-        if self.past.len() == KEPT {
-            self.past.pop_front();
-        }
-        self.past.push_back(self.rates);
         self.resident = (!self.pids.is_empty()).then(|| host::resident(&self.pids));
         self.first_resident = self.first_resident.or(self.resident);
         (self.cpu, self.own, self.from, self.at) = (cpu, own, self.now.clone(), at);
@@ -170,14 +161,10 @@ mod tests {
         history.take(snapshot(500, 10), begin + Duration::from_secs(2));
         assert_eq!((history.rates.sessions, history.rates.posted), (250.0, 5.0));
         history.take(snapshot(400, 10), begin + Duration::from_secs(3));
-        assert_eq!((history.rates.sessions, history.rates.posted, history.past.len()), (-100.0, 0.0, 2));
+        assert_eq!((history.rates.sessions, history.rates.posted), (-100.0, 0.0));
         assert!(history.resident.unwrap() > 0 && history.bytes_per_session().is_some());
         let line = history.line();
         assert!(line.contains("ramp: 400/9 sessions (-100/s)") && line.contains("server"), "{line}");
-        for second in 4..400 {
-            history.take(snapshot(1, 1), begin + Duration::from_secs(second));
-        }
-        assert_eq!(history.past.len(), KEPT);
     }
 
     #[test]

@@ -1,19 +1,15 @@
-//! Progress for a person while a scenario runs: on a terminal a live screen, elsewhere a line every few seconds.
+//! Progress for a person while a scenario runs: a line on standard error every few seconds.
 //!
 //! The scenario's thread only stores numbers ([`Gauges`], relaxed atomics). A thread of its own reads them four times
-//! a second, reads the server's memory and CPU time once a second, and draws.
+//! a second, and reads the server's memory and CPU time once a second.
 
 pub mod history;
 
-pub mod screen;
-
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
 pub use self::history::Snapshot;
 use self::history::{History, Rates};
@@ -21,17 +17,12 @@ use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
 
-/// Time between two pictures.
-const FRAME: Duration = Duration::from_millis(250);
-/// Time between two lines without a terminal.
+/// Time between two readings of the gauges.
+const READING: Duration = Duration::from_millis(250);
+/// Time between two lines.
 const LINE: Duration = Duration::from_secs(5);
 /// Seconds of which rates are kept: a day.
 const SECONDS_MAX: usize = 86_400;
-/// Exit status after a second `q` or Ctrl-C in the screen, as after a second SIGINT.
-const ENDED_BY_KEY: i32 = 130;
-/// Findings kept for the screen; all of them are printed when it closes.
-const PANE_LINES: usize = 200;
-
 /// Numbers that the scenario's thread stores and the view's thread reads.
 #[derive(Debug, Default)]
 pub struct Gauges {
@@ -79,24 +70,12 @@ impl Gauges {
     }
 }
 
-/// Lines held back while a screen is open; `None` when none is.
-static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
-
 /// A panic of one thread must not take the output of the others.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints a line of the result: now, or when the screen closes, which shows it meanwhile.
-pub fn say(line: impl Into<String>) {
-    let line = line.into();
-    match &mut *lock(&HELD) {
-        Some(held) => held.push(line),
-        None => println!("{line}"),
-    }
-}
-
-/// The view of one scenario; ends and restores the terminal when dropped.
+/// The view of one scenario; ends when dropped.
 #[derive(Debug)]
 pub struct View {
     gauges: Arc<Gauges>,
@@ -104,30 +83,12 @@ pub struct View {
 }
 
 impl View {
-    /// Opens the screen when standard output and error are a terminal and `--no-view` was not given.
+    /// Begins to read and to print. Without a thread there is no view, which costs a scenario nothing.
     pub fn open(target: &Target) -> View {
         let gauges = Arc::new(Gauges::default());
-        let screen = !target.no_view && io::stdout().is_terminal() && io::stdin().is_terminal();
-        if screen {
-            // Now, not in the thread: a line before the first picture would be printed under it.
-            *lock(&HELD) = Some(Vec::new());
-        }
         let (shared, pids) = (gauges.clone(), target.pids.clone());
-        let thread = std::thread::Builder::new().name("view".into()).spawn(move || {
-            let history = History::new(pids);
-            match screen.then(ratatui::try_init) {
-                Some(Ok(terminal)) => run_screen(terminal, &shared, history),
-                Some(Err(_)) | None => {
-                    release();
-                    run_lines(&shared, history);
-                }
-            }
-        });
-        if thread.is_err() {
-            // Without a thread there is no view, which costs a scenario nothing.
-            release();
-        }
-        View { gauges, thread: thread.ok() }
+        let run = move || run_lines(&shared, History::new(pids));
+        View { gauges, thread: std::thread::Builder::new().name("view".into()).spawn(run).ok() }
     }
 
     /// Sets the current step of the scenario and the number of sessions that it must reach.
@@ -188,55 +149,11 @@ impl Drop for View {
     }
 }
 
-/// Draws until told to stop, then restores the terminal and prints the lines that were held back. `ratatui::try_init`
-/// has set a hook that restores it when any thread panics.
-fn run_screen(mut terminal: ratatui::DefaultTerminal, gauges: &Gauges, mut history: History) {
-    while !gauges.stop.load(Ordering::Relaxed) {
-        gauges.look(&mut history);
-        let lines = lock(&HELD).as_ref().map_or_else(Vec::new, |held| tail(held, PANE_LINES).to_vec());
-        if terminal.draw(|frame| screen::draw(frame, &history, &lines)).is_err() {
-            break;
-        }
-        while event::poll(Duration::ZERO).unwrap_or(false) {
-            let asked = matches!(event::read(), Ok(Event::Key(key)) if asks_for_the_end(key));
-            // The second time as a second signal does: the scenario does not react, or takes too long for the user.
-            if asked && crate::interrupt::request() {
-                close_screen();
-                std::process::exit(ENDED_BY_KEY);
-            }
-        }
-        std::thread::park_timeout(FRAME);
-    }
-    close_screen();
-}
-
-/// In raw mode Ctrl-C is a key.
-fn asks_for_the_end(key: KeyEvent) -> bool {
-    let ctrl_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    ctrl_c || key.code == KeyCode::Char('q')
-}
-
-/// Gives the terminal back and prints the lines that were held back.
-fn close_screen() {
-    ratatui::restore();
-    release();
-}
-
-/// Prints the lines that were held back; from now on lines are printed at once.
-fn release() {
-    let held = lock(&HELD).take().unwrap_or_default();
-    held.iter().for_each(|line| println!("{line}"));
-}
-
-fn tail<T>(items: &[T], most: usize) -> &[T] {
-    &items[items.len().saturating_sub(most)..]
-}
-
 /// A line on standard error every few seconds, none for a scenario that is shorter than that.
 fn run_lines(gauges: &Gauges, mut history: History) {
     let mut last = Instant::now();
     while !gauges.stop.load(Ordering::Relaxed) {
-        std::thread::park_timeout(FRAME);
+        std::thread::park_timeout(READING);
         gauges.look(&mut history);
         if last.elapsed() >= LINE {
             last = Instant::now();
@@ -259,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_the_scenario_stores_is_what_the_view_reads() {
-        let target = Line::parse_from(["x", "--no-view"]).target;
+        let target = Line::parse_from(["x"]).target;
         let view = View::open(&target);
         view.stage("ramp", 10);
         view.sessions(4);
@@ -271,11 +188,5 @@ mod tests {
         let gauges = view.gauges.clone();
         drop(view);
         assert_eq!(Arc::strong_count(&gauges), 1, "the thread has ended");
-    }
-
-    #[test]
-    fn the_pane_shows_the_newest() {
-        assert_eq!(tail(&[1, 2, 3], 2), [2, 3]);
-        assert_eq!(tail(&[1], 2), [1]);
     }
 }

@@ -68,7 +68,7 @@ impl Verdict {
 pub fn run<O: Args>(server: &Server, admin: bool, words: &[&str], run: fn(&O) -> io::Result<bool>) -> Verdict {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("result.json");
-    let mut line: Vec<String> = vec!["scenario".into(), "--no-view".into(), "--json".into()];
+    let mut line: Vec<String> = vec!["scenario".into(), "--json".into()];
     line.push(json.to_str().unwrap().into());
     for (flag, address) in [("--ws", server.websocket()), ("--endpoint", server.endpoint())] {
         line.extend([flag.to_owned(), address.to_string()]);

@@ -156,7 +156,7 @@ fn unsigned(url: &str) -> io::Result<Vec<u8>> {
 
 /// User agents come, say hello and leave, over and over.
 fn arrive(options: &Options, flood: &Flood) -> io::Result<()> {
-    let target = Target { sessions: options.connections, no_view: true, ..options.target.clone() };
+    let target = Target { sessions: options.connections, ..options.target.clone() };
     while !flood.stop.load(Ordering::Relaxed) {
         let mut crowd = Traffic::new(&target, Plan::default(), Signing::None)?;
         let climb = target.ramp.climb(&mut crowd, 0..target.sessions)?;

@@ -81,7 +81,7 @@ fn show(report: &mut Report, traffic: &Traffic, options: &Options, measured: &Me
     traffic.window()?.lag.show(report, "generator late");
     traffic.window()?.series.show(report, names::TO_FRAME);
     if let Some(metrics) = &spent.metrics {
-        crate::view::say(metrics.json().to_string());
+        println!("{}", metrics.json());
     }
     Ok(())
 }
