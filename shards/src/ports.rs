@@ -10,7 +10,7 @@ use machine::limits;
 use machine::simplepush::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::{Now, TimeSpan};
-use machine::upstream::{BridgeFailure, BridgeOutcome, ForwardOutcome, UpstreamOp, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamOp};
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
 /// Public port of a connection.
@@ -287,32 +287,29 @@ impl Peers for NoPeers {
     }
 }
 
-/// A shard's handle to servers that are not of this cluster. Replies come back in any order; every call gets one.
+/// A shard's handle to the services of bridged users. Replies come back in any order; every call gets one.
 pub trait Upstreams {
     /// Takes a call. What does not fit the queue is answered `Unavailable`.
     fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp);
 
     /// The next reply, if one is there.
-    fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)>;
+    fn collect(&mut self) -> Option<(StoreTicket, BridgeOutcome)>;
 }
 
 /// For a node that calls no such server. It answers every call at once as one whose profile is not configured.
 #[derive(Default)]
 pub struct NoUpstreams {
-    replies: VecDeque<(StoreTicket, UpstreamReply)>,
+    replies: VecDeque<StoreTicket>,
 }
 
 impl Upstreams for NoUpstreams {
-    fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp) {
-        let reply = match op {
-            UpstreamOp::Bridge { .. } => UpstreamReply::Bridge(BridgeOutcome::Failed(BridgeFailure::Configuration)),
-            UpstreamOp::Forward(_) => UpstreamReply::Forward(ForwardOutcome::Unavailable),
-        };
-        self.replies.push_back((ticket, reply));
+    fn submit(&mut self, ticket: StoreTicket, _: UpstreamOp) {
+        self.replies.push_back(ticket);
     }
 
-    fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)> {
-        self.replies.pop_front()
+    fn collect(&mut self) -> Option<(StoreTicket, BridgeOutcome)> {
+        let ticket = self.replies.pop_front()?;
+        Some((ticket, BridgeOutcome::Failed(BridgeFailure::Configuration)))
     }
 }
 

@@ -41,7 +41,7 @@ pub struct ShardSetup<E: Edge> {
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
     /// Makes its handle to other nodes. The waker is rung as that of the store.
     pub peers: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Peers> + Send>,
-    /// Makes its handle to servers that are not of this cluster. The waker is rung as that of the store.
+    /// Makes its handle to the services of bridged users. The waker is rung as that of the store.
     pub upstreams: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Upstreams> + Send>,
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
     /// Hands wake-up calls to the part of the process that makes them.

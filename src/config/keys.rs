@@ -4,7 +4,6 @@ use super::bridge::BRIDGE;
 use super::bridge_calls::BRIDGE_CALLS;
 use super::client_certificates::CLIENT_CERTIFICATES;
 use super::error::ConfigError;
-use super::forward::FORWARD;
 use super::hibernate::HIBERNATE;
 use super::key::concat;
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
@@ -36,8 +35,8 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// Every key there is, in the order of the documentation.
 pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
 
-const GROUPS: [&[Key]; 10] =
-    [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, BRIDGE_CALLS, FORWARD, RELEASE, HIBERNATE];
+const GROUPS: [&[Key]; 9] =
+    [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES, BRIDGE, BRIDGE_CALLS, RELEASE, HIBERNATE];
 const COUNT: usize = {
     let (mut count, mut group) = (0, 0);
     while group < GROUPS.len() {

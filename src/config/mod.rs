@@ -16,7 +16,6 @@ mod client_certificates;
 mod error;
 mod features;
 mod fcm;
-mod forward;
 mod hibernate;
 mod key;
 pub mod keys;
@@ -54,9 +53,9 @@ pub use scylla::shared_store_faults;
 pub use setting::Origin;
 pub use settings::{
     Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
-    DrainMode, Endpoint, Fcm, Forward, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, Metrics,
-    MinVersion, Node, NodeTls, PlaneChoice, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush,
-    Steer, Store, StoreKind, Strangers, UnknownName, WebSocket,
+    DrainMode, Endpoint, Fcm, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, Metrics, MinVersion, Node,
+    NodeTls, PlaneChoice, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store,
+    StoreKind, Strangers, UnknownName, WebSocket,
 };
 pub use sources::Sources;
 #[cfg(feature = "bridges")]
@@ -99,10 +98,7 @@ impl Config {
         ];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
         let bridges = self.fcm.credentials.is_some() || self.apns.channels.is_some();
-        keys || bridges
-            || self.forward.create_token.is_some()
-            || self.broadcast.token.is_some()
-            || self.store.scylla.password.is_some()
+        keys || bridges || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -130,7 +126,6 @@ impl Config {
             bridge_calls: BridgeCalls::default(),
             fcm: Fcm::default(),
             apns: Apns::default(),
-            forward: Forward::default(),
             hibernate: Hibernate::default(),
             store: Store::default(),
             delivery: Delivery::default(),
@@ -178,7 +173,6 @@ impl Config {
         acme::check(self)?;
         self::tls::check(self)?;
         client_certificates::check(self)?;
-        forward::check(self)?;
         hibernate::check(self)?;
         let bridged = self.bridge.stub || self.fcm.credentials.is_some() || self.apns.channels.is_some();
         if bridged && self.bridge.auth_keys.is_empty() {

@@ -50,7 +50,6 @@ pub struct Config {
     pub bridge_calls: BridgeCalls,
     pub fcm: Fcm,
     pub apns: Apns,
-    pub forward: Forward,
     pub hibernate: Hibernate,
     pub hello: Hello,
     pub relay: Relay,
@@ -464,20 +463,6 @@ pub struct Apns {
     /// Bytes.
     pub max_data: usize,
     pub connections: u8,
-}
-
-/// `forward.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Forward {
-    pub enabled: bool,
-    /// Secret of those who may create endpoints; `None`: anybody may.
-    pub create_token: Option<Secret>,
-    /// Endpoints created per second; 0: no limit.
-    pub create_rate: u32,
-    /// The only hosts that may be called; empty: any.
-    pub hosts: Vec<String>,
-    pub timeout: Duration,
-    pub max_in_flight: u32,
 }
 
 /// `hibernate.*`.

@@ -2,7 +2,6 @@
 
 mod access;
 mod acme;
-mod forward;
 mod hibernate;
 mod log;
 mod proxy;
@@ -111,8 +110,7 @@ fn every_key_can_be_set_from_every_source() {
             | "access.tokens"
             | "bridge.auth_keys"
             | "bridge.fcm.credentials"
-            | "bridge.apns.channels"
-            | "forward.create_token" => ("", true),
+            | "bridge.apns.channels" => ("", true),
             _ => (key.default, false),
         };
         assert_eq!(key.secret, secret, "{}", key.name);

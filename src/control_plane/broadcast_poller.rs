@@ -112,9 +112,7 @@ impl BroadcastPoller {
         *match &outcome {
             Ok(_) => &mut stats.broadcast_source_ok,
             Err(HttpClientError::Timeout) => &mut stats.broadcast_source_timeout,
-            Err(HttpClientError::Connect(_) | HttpClientError::Untrusted(_) | HttpClientError::Forbidden) => {
-                &mut stats.broadcast_source_connect
-            }
+            Err(HttpClientError::Connect(_) | HttpClientError::Untrusted(_)) => &mut stats.broadcast_source_connect,
             Err(HttpClientError::Status(_)) => &mut stats.broadcast_source_status,
             Err(HttpClientError::Body(_)) => &mut stats.broadcast_source_body,
             Err(HttpClientError::Redirect(_)) => &mut stats.broadcast_source_redirect,

@@ -28,7 +28,6 @@ use tokio_rustls::TlsConnector;
 
 use super::resolver::{Resolver, resolve_by_system};
 use super::retry_after::retry_after;
-use protocol::wire::global::is_global;
 use protocol::wire::url::{HttpUrl, Origin};
 
 /// HTTP client of the control plane.
@@ -36,10 +35,6 @@ pub(super) struct HttpClient {
     /// Made at the first call that needs it: the root certificates are a file of some hundred KiB.
     tls: OnceLock<TlsConnector>,
     lookups: Arc<Resolver>,
-    /// Servers that may be called: if any address of a name is none of these, no address of it is called.
-    admits: fn(IpAddr) -> bool,
-    /// Calls name this program in `User-Agent`.
-    names_itself: bool,
 }
 
 /// TCP, or TLS over it.
@@ -65,8 +60,6 @@ pub(super) enum HttpClientError {
     Timeout,
     /// There is no such name, no connection, or the connection broke.
     Connect(String),
-    /// An address of the server is none that may be called.
-    Forbidden,
     /// A certificate that is not trusted for the name of the server.
     Untrusted(String),
     /// A status that the caller does not accept.
@@ -87,7 +80,6 @@ impl fmt::Display for HttpClientError {
         match self {
             HttpClientError::Timeout => f.write_str("no complete answer in time"),
             HttpClientError::Connect(why) => write!(f, "cannot talk to it: {why}"),
-            HttpClientError::Forbidden => f.write_str("an address of it may not be called"),
             HttpClientError::Untrusted(why) => write!(f, "its certificate is not trusted: {why}"),
             HttpClientError::Status(status) => write!(f, "it answers {status}"),
             HttpClientError::Body(why) => write!(f, "its answer cannot be used: {why}"),
@@ -101,37 +93,7 @@ impl Error for HttpClientError {}
 impl HttpClient {
     pub fn new() -> HttpClient {
         let lookups = Resolver::new(resolve_by_system);
-        HttpClient { tls: OnceLock::new(), lookups, admits: |_| true, names_itself: true }
-    }
-
-    /// One for servers that strangers name: it calls addresses of the public internet only, and tells nothing of this
-    /// server but what a request holds. Each call looks its name up, and connects to an address that this lookup gave.
-    pub fn for_strangers() -> HttpClient {
-        HttpClient { admits: is_global, names_itself: false, ..HttpClient::new() }
-    }
-
-    /// One for strangers that trusts these certificates, and takes addresses from this function.
-    #[cfg(test)]
-    pub fn for_strangers_by(roots: RootCertStore, ask: fn(&str) -> std::io::Result<Vec<IpAddr>>) -> HttpClient {
-        HttpClient {
-            lookups: Resolver::new(ask),
-            tls: TlsConnector::from(Arc::new(with_roots(roots))).into(),
-            ..HttpClient::for_strangers()
-        }
-    }
-
-    /// The same, but for every address that a test serves on.
-    #[cfg(test)]
-    pub fn admitting(self, admits: fn(IpAddr) -> bool) -> HttpClient {
-        HttpClient { admits, ..self }
-    }
-
-    /// Looks the name of a server up, and calls nothing.
-    ///
-    /// # Errors
-    /// [`HttpClientError::Connect`] and [`HttpClientError::Forbidden`].
-    pub async fn check(&self, origin: &Origin) -> Result<(), HttpClientError> {
-        self.resolve(&origin.host, origin.port).await.map(drop)
+        HttpClient { tls: OnceLock::new(), lookups }
     }
 
     /// One that trusts these certificates and no others.
@@ -202,9 +164,7 @@ impl HttpClient {
         let authority = HeaderValue::try_from(origin.authority()).map_err(|error| broken(&error))?;
         request.headers_mut().insert(HOST, authority);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        if self.names_itself {
-            request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        }
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
         exchange(self.open(origin).await?, request, body_bytes_max).await
     }
 
@@ -243,10 +203,6 @@ impl HttpClient {
             Ok(ip) => Arc::from([ip]),
             Err(_) => Resolver::of(&self.lookups, host).await.map_err(HttpClientError::Connect)?,
         };
-        // One address that is forbidden is enough: the next lookup could bring it first.
-        if !ips.iter().all(|ip| (self.admits)(*ip)) {
-            return Err(HttpClientError::Forbidden);
-        }
         if ips.is_empty() {
             return Err(HttpClientError::Connect(format!("{host} has no address")));
         }

@@ -44,7 +44,6 @@ mod jitter;
 mod lane;
 mod memory_trim;
 mod expiry;
-mod forward;
 
 mod debt_watch;
 mod lease;
@@ -64,7 +63,6 @@ pub use challenges::Challenges;
 pub(crate) use clock_monitor::{ClockMonitor, TimeSource};
 pub use conditions::{Condition, Conditions, Trouble, Turns};
 pub use expiry::{CertificatesInUse, InUse};
-pub use forward::{ForwardLimits, ForwardQueue};
 pub use host::{Backup, BackupFault, Host, Signal};
 pub(crate) use http_client::client_config;
 pub(crate) use lease::Lease;
@@ -134,8 +132,6 @@ pub struct OutgoingCalls {
     pub source: Option<BroadcastSource>,
     /// URL of wake-up calls for SimplePush user agents, and the queue that the shards push them to.
     pub wake: Option<(HttpUrl, Arc<WakeUpQueue>)>,
-    /// Queue of the calls of forward endpoints, and their limits.
-    pub forward: Option<(Arc<ForwardQueue>, ForwardLimits)>,
 }
 
 /// Listeners for operators and for metrics, and the names by which they may be called.
@@ -182,7 +178,6 @@ pub struct ControlPlaneBuilder {
     broadcasts: Arc<Broadcasts>,
     poller: Option<BroadcastPoller>,
     caller: Option<wake_up::WakeUpSender>,
-    forward: Option<forward::ForwardDriver>,
     peers: Option<peer_client::PeerDriver>,
     bridges: Option<bridges::BridgeDriver>,
     clock_monitor: Option<ClockMonitor>,
@@ -207,7 +202,6 @@ impl ControlPlaneBuilder {
         let poller = |source| BroadcastPoller::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let poller = calls.source.map(poller);
         let caller = calls.wake.map(|(url, wake_ups)| wake_up::WakeUpSender::new(url, wake_ups, Arc::clone(&client)));
-        let forward = calls.forward.map(|(queue, limits)| forward::ForwardDriver::new(queue, limits));
         let (signals, came) = (signal_came, signal_sent);
         let (peers, bridges, clock_monitor, lease, redirects, acme) = (None, None, None, None, None, None);
         Ok(ControlPlaneBuilder {
@@ -218,7 +212,6 @@ impl ControlPlaneBuilder {
             broadcasts,
             poller,
             caller,
-            forward,
             peers,
             bridges,
             clock_monitor,
@@ -307,7 +300,7 @@ impl ControlPlane {
         host: Arc<dyn Host>,
     ) -> std::io::Result<ControlPlane> {
         let ControlPlaneBuilder { runtime, signals, lease, came, broadcasts, poller, caller, .. } = builder;
-        let ControlPlaneBuilder { forward, peers, bridges, clock_monitor, redirects, acme, .. } = builder;
+        let ControlPlaneBuilder { peers, bridges, clock_monitor, redirects, acme, .. } = builder;
         let Admin { listeners, tls, metrics: read_only, hosts, token } = admin;
         let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
@@ -355,9 +348,6 @@ impl ControlPlane {
             poller.map(|poller| tokio::spawn(poller.run()));
             if let Some(caller) = caller {
                 tokio::spawn(report("the wake-up calls", caller.run()));
-            }
-            if let Some(forward) = forward {
-                tokio::spawn(report("the calls of forward endpoints", forward.run()));
             }
             if let Some(peers) = peers {
                 tokio::spawn(report("the calls of other nodes", peers.run()));

@@ -6,15 +6,12 @@ use protocol::webpush::errno::ApiError;
 use protocol::webpush::key::BearerKeys;
 use protocol::wire::http1::Head;
 
-use super::forward_rules::ForwardRules;
-
 /// Rules of one configuration. The tokens must not be logged.
 #[derive(Clone, Default)]
 pub struct AccessRules {
     pub register: Register,
     /// `endpoint.allowed_keys`: digests of the keys whose POSTs are taken. Empty: any sender may send.
     pub senders: Vec<KeyDigest>,
-    pub forward: ForwardRules,
 }
 
 /// `access.register`: user agents that may get endpoints.

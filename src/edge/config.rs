@@ -9,7 +9,6 @@ use super::access::AccessRules;
 use super::admission::AdmissionGate;
 use super::callers::Forwarding;
 use super::events::Events;
-use super::node_rate::NodeRate;
 use super::registering::RegistrationSettings;
 use super::response::VersionInfo;
 use protocol::webpush::endpoint::{BadKey, TokenForm};
@@ -59,8 +58,6 @@ pub struct EdgeConfig {
     pub hsts: u32,
     /// `endpoint.origin_rate`: messages per second of one application server; 0 means no limit.
     pub origin_rate: u32,
-    /// Rate of requests for forward endpoints, shared by all shards; `None`: there are no forward endpoints.
-    pub forward_rate: Option<Arc<NodeRate>>,
     /// Content of `/__version__`.
     pub version: VersionInfo,
     /// Clock of the process. Times that the clocks of peers made are judged by the host's too, while it is not known

@@ -7,7 +7,6 @@ use machine::simplepush::Update;
 use machine::time::UnixSeconds;
 
 use protocol::webpush::errno::ApiError;
-use protocol::webpush::forward::ForwardToken;
 use protocol::webpush::headers::{Delivery, TTL_MAX};
 use protocol::webpush::payload::Draft;
 use protocol::wire::simplepush::{BadVersion, read_form};
@@ -82,46 +81,6 @@ impl UpdateDraft {
         }
         let update = Update { version: form.version, data: &form.data };
         Ok(update.to_message(self.uaid, self.chid, accepted, TTL_MAX))
-    }
-}
-
-/// A request whose head is good, while its body arrives.
-pub(super) struct ForwardDraft {
-    /// Message to a target; `None`: a request for an endpoint.
-    pub(super) message: Option<MessageDraft>,
-    pub(super) body: Vec<u8>,
-}
-
-pub(super) struct MessageDraft {
-    pub(super) token: ForwardToken,
-    /// Verified claims, if they are signed anew.
-    pub(super) claims: Option<Box<[u8]>>,
-    pub(super) delivery: Delivery,
-    /// Verdict on `Content-Encoding`, which counts only when there is a body.
-    pub(super) encoding: Result<(), ApiError>,
-}
-
-/// Facts of a request that its answer contains.
-pub(super) enum Forwarding {
-    /// The endpoint, if its target may be called.
-    Created(Box<str>),
-    Sent {
-        ttl: u32,
-    },
-}
-
-impl ForwardDraft {
-    /// Keeps a piece of the body.
-    pub(super) fn extend(&mut self, piece: &[u8]) {
-        self.body.extend_from_slice(piece);
-    }
-
-    /// Heap memory, in bytes.
-    pub(super) fn heap_bytes(&self) -> usize {
-        let message = self.message.as_ref();
-        let held =
-            |draft: &MessageDraft| draft.token.url.len() + draft.claims.as_ref().map_or(0, |claims| claims.len());
-        size_of::<ForwardDraft>() + self.body.capacity() + message.map_or(0, held)
     }
 }
 

@@ -35,9 +35,6 @@ impl PushEdge {
                 Err(reply) => BodyAction::Reply(reply),
             };
         }
-        if let Some(action) = self.plan_forward(now, head) {
-            return action;
-        }
         if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
             return self.plan_update(now, head, path);
         }

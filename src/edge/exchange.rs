@@ -5,7 +5,7 @@ use machine::ids::Uaid;
 use machine::time::Instant;
 use shards::quota::{Quota, Share};
 
-use super::drafts::{ForwardDraft, Forwarding, NodeCall, PostDraft, Posted, UpdateDraft};
+use super::drafts::{NodeCall, PostDraft, Posted, UpdateDraft};
 use super::registering::{Registering, RegistrationDraft};
 use super::reply::Reply;
 use super::response::{Context, ECHO_BYTES_MAX};
@@ -30,8 +30,6 @@ pub(super) enum Stage {
     Updated,
     /// The machine was asked a call of the registration API.
     Registering(Box<Registering>),
-    /// A target of a forward endpoint is asked.
-    Forwarding(Forwarding),
     /// The machine was asked any other command.
     #[default]
     Asked,
@@ -69,8 +67,6 @@ pub(super) enum BodyAction {
     Update(Box<UpdateDraft>),
     /// Read the body as that of a call of the registration API.
     Registration(Box<RegistrationDraft>),
-    /// Call the target of a forward endpoint.
-    Forward(Box<ForwardDraft>),
     /// Read the body as that of a call of another node.
     Node {
         call: NodeCall,
@@ -86,7 +82,6 @@ impl BodyAction {
             BodyAction::Post(draft) => draft.payload.heap_bytes(),
             BodyAction::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
             BodyAction::Registration(draft) => draft.heap_bytes(),
-            BodyAction::Forward(draft) => draft.heap_bytes(),
             BodyAction::Node { body, .. } => body.capacity(),
             BodyAction::Reply(Reply::Options(Some(requested), _)) => requested.len(),
             BodyAction::Reply(Reply::Page(path)) => path.len(),

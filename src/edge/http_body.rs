@@ -15,7 +15,6 @@ use shards::ports::{Ingest, Port};
 use super::PushEdge;
 use super::drafts::Posted;
 use super::exchange::{BodyAction, Exchange, Pending, Stage};
-use super::forward::{self, ForwardStep};
 use super::registering;
 use super::reply::Reply;
 use super::response::Context;
@@ -78,7 +77,6 @@ impl PushEdge {
             BodyAction::Post(_) => length <= self.body_bytes_max as u64,
             BodyAction::Update(_) => length <= self.form_bytes_max(),
             BodyAction::Registration(draft) => draft.wants_body() && length <= registering::BODY_BYTES_MAX,
-            BodyAction::Forward(_) => length <= forward::BODY_BYTES_MAX,
             BodyAction::Ask(_) | BodyAction::Node { .. } => true,
         };
         if wanted {
@@ -135,10 +133,8 @@ impl PushEdge {
             }
             BodyAction::Registration(draft) => draft.extend(piece, pending.seen),
             BodyAction::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
-            BodyAction::Forward(draft) if pending.seen <= forward::BODY_BYTES_MAX => draft.extend(piece),
             BodyAction::Post(_)
             | BodyAction::Update(_)
-            | BodyAction::Forward(_)
             | BodyAction::Node { .. }
             | BodyAction::Reply(_)
             | BodyAction::Ask(_) => {}
@@ -178,12 +174,6 @@ impl PushEdge {
                     Err(reply) => return self.reply(&context, &reply, consumed, out),
                 }
             }
-            BodyAction::Forward(draft) => match self.finish_forward(*draft, too_large(forward::BODY_BYTES_MAX)) {
-                ForwardStep::Ask(call, forwarding) => {
-                    (SenderCommand::Forward(call).into(), Stage::Forwarding(forwarding))
-                }
-                ForwardStep::Reply(reply) => return self.reply(&context, &reply, consumed, out),
-            },
             BodyAction::Node { call, uaid, body } => {
                 let too_large = too_large(super::node::BODY_BYTES_MAX);
                 let command = if too_large { Err(ApiError::TooLarge) } else { self.read_node_call(call, uaid, &body) };

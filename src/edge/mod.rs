@@ -3,10 +3,9 @@
 //!
 //! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
 //! that speak for several of them; [`messages`] reads what both say, and [`frames`] writes to both. [`endpoint`] serves
-//! app servers, [`receipts`] their requests for the outcome of a message, [`simplepush`] the app servers of SimplePush,
-//! and [`forward`] those whose messages go on to another push service. [`registration`] serves devices of mobile
-//! bridges, and [`node`] other nodes. [`ingest`] calls them and counts the work, [`http`] reads the heads of the last
-//! six and [`http_body`] their bodies. [`respond`] and [`published`] answer them, and [`response`] writes the
+//! app servers, [`receipts`] their requests for the outcome of a message, and [`simplepush`] the app servers of
+//! SimplePush. [`registration`] serves devices of mobile bridges, and [`node`] other nodes. [`ingest`] calls them and
+//! counts the work, [`http`] reads the heads of the last five and [`http_body`] their bodies. [`respond`] and [`published`] answer them, and [`response`] writes the
 //! responses. [`pages`] has health pages and [`front`] the page of `/`, and [`close`] is the one table of goodbyes.
 //! [`admission`] and [`sender_rates`] limit connections and senders, and [`access`] has the rules about callers, and
 //! [`callers`] reads the addresses that proxies name.
@@ -22,8 +21,6 @@ mod endpoint;
 mod events;
 mod exchange;
 mod uaid_generator;
-mod forward;
-mod forward_rules;
 mod frames;
 mod front;
 mod admission;
@@ -32,7 +29,6 @@ mod http_body;
 mod ingest;
 mod messages;
 mod node;
-mod node_rate;
 mod pages;
 mod published;
 mod receipt_urls;
@@ -78,10 +74,7 @@ pub use config::{BODY_BYTES_DEFAULT, EdgeConfig, EdgeKeys, UNFINISHED_BYTES_MAX,
 use events::Reporter;
 pub use events::{Counts, Ended, EventKind, Events, Report};
 use exchange::Exchange;
-pub use forward_rules::ForwardRules;
-use forward_rules::Forwards;
 use front::Front;
-pub use node_rate::NodeRate;
 use registering::Registrations;
 pub use registering::{BridgeProfiles, RegistrationSettings};
 pub use response::VersionInfo;
@@ -119,8 +112,6 @@ pub struct PushEdge {
     receipts: receipt_urls::ReceiptUrls,
     registrations: Registrations,
     offers_receipts: bool,
-    /// `None` unless `forward.enabled`.
-    forwards: Option<Forwards>,
     gate: Arc<AdmissionGate>,
     boot: u64,
     hsts: u32,
@@ -186,9 +177,6 @@ impl PushEdge {
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
         let access = Access::new(&config.rules);
         let base = &config.endpoint_url;
-        let rules = &config.rules.forward;
-        let forwards = config.forward_rate.clone();
-        let forwards = forwards.map(|rate| Forwards::new(base, &config.keys.crypto, rules, rate));
         Ok(PushEdge {
             tokens: Tokens::new(base, config.tokens, &config.keys.crypto)?,
             ids: MessageIds::new(&config.keys.crypto)?,
@@ -209,7 +197,6 @@ impl PushEdge {
             receipts: receipt_urls::ReceiptUrls::new(base, &config.keys.crypto)?,
             registrations: Registrations::new(&config.registrations),
             offers_receipts: config.receipts,
-            forwards: forwards.transpose()?,
             gate: Arc::clone(&config.gate),
             boot: config.boot,
             hsts: config.hsts,
@@ -236,9 +223,6 @@ impl PushEdge {
         let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
         self.ids = MessageIds::new(&keys.crypto)?;
         self.receipts.rekey(&keys.crypto)?;
-        if let Some(forwards) = &mut self.forwards {
-            forwards.rekey(&keys.crypto)?;
-        }
         self.tokens = tokens;
         self.node_keys = BearerKeys::new(&keys.node);
         Ok(())
@@ -252,9 +236,6 @@ impl PushEdge {
     /// Replaces the rules. Sessions and requests under way go on.
     pub fn set_rules(&mut self, rules: &AccessRules) {
         self.access = Access::new(rules);
-        if let Some(forwards) = &mut self.forwards {
-            forwards.set_rules(&rules.forward);
-        }
         self.front = Front::new(&self.agent_url, self.access.sentence());
     }
 

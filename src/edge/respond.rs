@@ -107,7 +107,7 @@ impl PushEdge {
                 }
                 Stage::Updated => self.emit_updated(context, *published, out),
                 // The machine gives the answer that fits the command. If it does not, an error is better than silence.
-                Stage::Body(_) | Stage::Registering(_) | Stage::Forwarding(_) | Stage::Asked => {
+                Stage::Body(_) | Stage::Registering(_) | Stage::Asked => {
                     self.emit_fault(context, ApiError::Unavailable, out)
                 }
             },
@@ -116,10 +116,6 @@ impl PushEdge {
             }
             SenderEvent::Cancelled(_) => self.emit_fault(context, ApiError::Unavailable, out),
             SenderEvent::Receipt(answer) => self.emit_receipt(context, *answer, out),
-            SenderEvent::Forwarded(outcome) => match &exchange.stage {
-                Stage::Forwarding(forwarding) => self.emit_forwarded(context, forwarding, *outcome, out),
-                _ => self.emit_fault(context, ApiError::Unavailable, out),
-            },
         }
     }
 

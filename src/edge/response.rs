@@ -9,7 +9,6 @@ use shards::ports::Port;
 
 use crate::health::Health;
 use protocol::webpush::errno::ApiError;
-use protocol::webpush::forward::ForwardFault;
 use protocol::webpush::registration::RegistrationFault;
 use protocol::wire::http1::{Head, Response};
 use protocol::wire::text::{push_json, push_u64};
@@ -103,11 +102,7 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: ApiError, retry_af
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
-        401 if matches!(
-            fault,
-            ApiError::NodeKey | ApiError::AccessToken | ApiError::Forward(ForwardFault::Creator)
-        ) =>
-        {
+        401 if matches!(fault, ApiError::NodeKey | ApiError::AccessToken) => {
             response.header("WWW-Authenticate", b"Bearer")
         }
         401 if fault == ApiError::Registration(RegistrationFault::Secret) => {

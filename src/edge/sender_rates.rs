@@ -15,8 +15,6 @@ pub(super) enum PostSender {
     Key([u8; 32]),
     /// One without a key, of a message for this user.
     ToUser(Uaid),
-    /// One without a key, of a message for no user of this server.
-    Unknown,
 }
 
 impl PostSender {

@@ -87,18 +87,6 @@ counters! {
         counter bridge_registrations_other_405: "Answers of the registration API.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
-        counter forwards_created: "Forward endpoints created.",
-        counter forwards_not_created: "Requests for a forward endpoint refused.",
-        counter forwards_not_taken: "Messages that the target of a forward endpoint did not take.",
-        counter forward_2xx: "Answers to messages for forward endpoints.",
-        counter forward_400: "Answers to messages for forward endpoints.",
-        counter forward_401: "Answers to messages for forward endpoints.",
-        counter forward_404: "Answers to messages for forward endpoints.",
-        counter forward_410: "Answers to messages for forward endpoints.",
-        counter forward_413: "Answers to messages for forward endpoints.",
-        counter forward_429: "Answers to messages for forward endpoints.",
-        counter forward_502: "Answers to messages for forward endpoints.",
-        counter forward_503: "Answers to messages for forward endpoints.",
         counter receipt_requests: "Looks at a receipt.",
         counter receipt_requests_refused: "Looks at a receipt that nobody here sealed, or whose outcome is forgotten.",
         counter unfinished_refused: "Connections ended because half messages and bodies of the shard held too much memory.",
@@ -159,7 +147,6 @@ impl EdgeStats {
             ApiError::NotWelcome | ApiError::Stopping | ApiError::Unready => &mut self.upgrades_elsewhere,
             ApiError::Unavailable => &mut self.posts_unavailable,
             ApiError::Registration(_) => &mut self.registrations_refused,
-            ApiError::Forward(fault) => self.forward_refused(fault),
             ApiError::BridgeTooLarge { .. }
             | ApiError::BridgeQuota
             | ApiError::BridgeBadRequest

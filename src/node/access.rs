@@ -1,10 +1,9 @@
 //! Rules about callers, from the configuration to the form of the edge.
 
 use crate::config::{Config, RegisterMode};
-use crate::edge::{AccessRules, ForwardRules, Register};
-use protocol::webpush::forward::Targets;
+use crate::edge::{AccessRules, Register};
 
-/// Returns the rules of `access.*`, `endpoint.allowed_keys` and `forward.*`.
+/// Returns the rules of `access.*` and `endpoint.allowed_keys`.
 pub(super) fn rules(config: &Config) -> AccessRules {
     let access = &config.access;
     let register = match access.register {
@@ -12,10 +11,5 @@ pub(super) fn rules(config: &Config) -> AccessRules {
         RegisterMode::Token => Register::Token(access.tokens.iter().map(|token| token.reveal().to_owned()).collect()),
         RegisterMode::Vapid => Register::Vapid(access.vapid_keys.clone()),
     };
-    let forward = ForwardRules {
-        targets: Targets { own: config.public.domain.clone(), only: config.forward.hosts.clone() },
-        create_rate: config.forward.create_rate,
-        create_token: config.forward.create_token.as_ref().map(|token| token.reveal().to_owned()),
-    };
-    AccessRules { register, senders: config.endpoint.allowed_keys.clone(), forward }
+    AccessRules { register, senders: config.endpoint.allowed_keys.clone() }
 }

@@ -61,9 +61,6 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &BaseUrl, (shards, cpus
     if is_public && is_loopback(origin) {
         tracing::warn!(%endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");
     }
-    if config.forward.enabled && config.forward.create_token.is_none() && config.forward.hosts.is_empty() {
-        tracing::warn!("forward endpoints left open to anybody; set forward.create_token or forward.hosts");
-    }
     for address in
         config.admin.listen.iter().chain(&config.admin.tls_listen).filter(|address| is_reachable(address.ip()))
     {
@@ -115,7 +112,6 @@ mod tests {
             (&["endpoint.listen=192.0.2.1:1"], "http://localhost:1", (1, 1), "loopback address found in endpoint URLs"),
             (&[], "https://push.example.org:8443", (1, 1), "port found in endpoint URLs"),
             (&[], "http://192.0.2.1:8082", (1, 1), "port found in endpoint URLs"),
-            (&["forward.enabled=true"], local, (1, 1), "forward endpoints left open to anybody"),
             (&["admin.listen=0.0.0.0:1"], local, (1, 1), "address=0.0.0.0:1"),
             (&["admin.listen=[2001:db8::1]:1"], local, (1, 1), "admin listener left open"),
             (&["metrics.listen=[2001:db8::1]:1"], local, (1, 1), "metrics listener left open"),
@@ -126,12 +122,7 @@ mod tests {
         for url in ["http://push.example.org", "https://localhost:8443", "http://[::1]:82"] {
             assert_eq!(said(&[], url, (1, 2)), [""; 0], "{url}");
         }
-        for sets in [
-            &["admin.listen=10.0.0.1:1,[fd00::1]:1"][..],
-            &["endpoint.listen=0.0.0.0:1", "roles=connect"],
-            &["forward.enabled=true", "forward.hosts=a.example"],
-            &["forward.enabled=true", "forward.create_token=0123456789abcdef"],
-        ] {
+        for sets in [&["admin.listen=10.0.0.1:1,[fd00::1]:1"][..], &["endpoint.listen=0.0.0.0:1", "roles=connect"]] {
             assert_eq!(said(sets, local, (1, 2)), [""; 0]);
         }
         assert_eq!(said(&["websocket.listen=0.0.0.0:1"], "https://push.example.org", (1, 2)), [""; 0]);

@@ -82,8 +82,8 @@ use shards::ring::PlaneKind;
 
 use crate::config::{self, Config};
 use crate::control_plane::{
-    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, ForwardLimits, ForwardQueue, Lease,
-    OutgoingCalls, PeerCalls, Redirects, TimeSource, WakeUpQueue,
+    BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Lease, OutgoingCalls, PeerCalls, Redirects,
+    TimeSource, WakeUpQueue,
 };
 use crate::edge::{EdgeConfig, PushEdge};
 use crate::host::{self, Facts, Needs, Plane, fitting_in_files, share};
@@ -93,7 +93,7 @@ use conditions::Signs;
 use events::EventLog;
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;
-use plan::{Plan, Queues, of};
+use plan::{Plan, of};
 use running::NodeHandle;
 use service_manager::ServiceManager;
 use storage::Storage;
@@ -147,7 +147,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let (plane, tells_peers) = look_at_host(config, &surroundings)?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
-    let queues = Queues::of(&calls);
+    let wake_ups = calls.wake.as_ref().map(|(_, queue)| Arc::clone(queue));
     let mut builder = ControlPlaneBuilder::new(surroundings.signals, calls).map_err(no_control_plane)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
@@ -202,7 +202,7 @@ pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningN
     let plan = Plan { config, edge, connections_max, node, tls: tls_of_plan, process_clock, callers, upstreams, plane };
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (queues.clone(), cluster.clone()))
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wake_ups.clone(), cluster.clone()))
     });
     let shards = hibernation::start(&plan, &addresses, found, setups.collect(), surroundings.signals)?;
 
@@ -337,8 +337,5 @@ fn calls(config: &Config) -> Result<OutgoingCalls, NodeError> {
     let no_bell = |error| NodeError::Host { what: "a pair of sockets", error };
     let wake = config.simplepush.wake_url.clone();
     let wake = wake.map(|url| Ok((url, Arc::new(WakeUpQueue::new().map_err(no_bell)?)))).transpose()?;
-    let config::Forward { enabled, timeout, max_in_flight, .. } = config.forward;
-    let limits = ForwardLimits { timeout, in_flight_max: max_in_flight as usize };
-    let forward = enabled.then(|| Ok((Arc::new(ForwardQueue::new().map_err(no_bell)?), limits))).transpose()?;
-    Ok(OutgoingCalls { source, wake, forward })
+    Ok(OutgoingCalls { source, wake })
 }

@@ -26,9 +26,7 @@ use super::ledgers::ShardLedger;
 use super::listeners::Bound;
 use super::storage::Storage;
 use crate::config::Config;
-use crate::control_plane::{
-    Address, Conditions, ControlPlane, ForwardQueue, MetricSources, OutgoingCalls, UpstreamQueue, WakeUpQueue,
-};
+use crate::control_plane::{Address, Conditions, ControlPlane, MetricSources, UpstreamQueue, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
@@ -51,20 +49,6 @@ pub(super) struct Plan<'a> {
     pub plane: Plane,
 }
 
-/// Queues from the shards to the control plane, as far as there is something to call.
-#[derive(Clone)]
-pub(super) struct Queues {
-    wake_ups: Option<Arc<WakeUpQueue>>,
-    forward: Option<Arc<ForwardQueue>>,
-}
-
-impl Queues {
-    pub fn of(calls: &OutgoingCalls) -> Queues {
-        let wake_ups = calls.wake.as_ref().map(|(_, queue)| Arc::clone(queue));
-        Queues { wake_ups, forward: calls.forward.as_ref().map(|(queue, _)| Arc::clone(queue)) }
-    }
-}
-
 impl Plan<'_> {
     pub fn shard(
         &self,
@@ -72,7 +56,7 @@ impl Plan<'_> {
         ledger: ShardLedger,
         listeners: Bound,
         storage: &Arc<Storage>,
-        (Queues { wake_ups, forward }, cluster): (Queues, Option<Arc<Cluster>>),
+        (wake_ups, cluster): (Option<Arc<WakeUpQueue>>, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let (storage, upstreams) = (Arc::clone(storage), self.upstreams.clone());
@@ -101,16 +85,9 @@ impl Plan<'_> {
                 Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
                 None => Box::new(NoPeers),
             }),
-            upstreams: Box::new(move |waker| {
-                let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || waker.wake());
-                let bridges = match upstreams {
-                    Some(queue) => queue.port(Arc::clone(&wake)),
-                    None => Box::new(NoUpstreams::default()),
-                };
-                match forward {
-                    Some(forward) => forward.port(wake, bridges),
-                    None => bridges,
-                }
+            upstreams: Box::new(move |waker| match upstreams {
+                Some(queue) => queue.port(Arc::new(move || waker.wake())),
+                None => Box::new(NoUpstreams::default()),
             }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
@@ -226,7 +203,6 @@ pub(super) fn edge(
         receipts: !config.store.kind.is_shared(),
         vapid_cache_max: VAPID_CACHE_DEFAULT,
         origin_rate: config.endpoint.origin_rate,
-        forward_rate: config.forward.enabled.then(Arc::default),
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         reconcile: config.hello.reconcile,
         version: version(),

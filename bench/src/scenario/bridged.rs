@@ -34,11 +34,8 @@ pub struct Options {
     #[arg(long, value_name = "NAME", default_value = "firefox")]
     pub app: String,
     /// Control port of the stand-in of the service.
-    #[arg(long, value_name = "ADDR", required_unless_present = "to")]
-    pub upstream: Option<SocketAddr>,
-    /// Notify this endpoint in place of registered phones: a forward endpoint, whose target no stand-in is.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["registrations", "stall", "upstream"])]
-    pub to: Option<String>,
+    #[arg(long, value_name = "ADDR")]
+    pub upstream: SocketAddr,
     /// Milliseconds after which the stand-in answers.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub delay: u64,
@@ -203,10 +200,7 @@ struct Load<'a> {
 impl Load<'_> {
     fn new(options: &Options) -> io::Result<Load<'_>> {
         let identity = Identity::generate();
-        let endpoints = match &options.to {
-            Some(url) => vec![url.clone()],
-            None => register(options, &identity.public_key())?,
-        };
+        let endpoints = register(options, &identity.public_key())?;
         // No user agent connects.
         let target = Target { sessions: 1, ..options.target.clone() };
         let mut driver = Driver::new(&target, Plan::default(), 1)?;
@@ -233,11 +227,9 @@ impl Load<'_> {
 
     /// Makes the stand-in answer all calls like this.
     fn say(&self, answer: &str) -> io::Result<()> {
-        // Only `--to` has none.
-        let Some(upstream) = self.options.upstream else { return Ok(()) };
         let script = json!({ "always": { value_name(&self.options.bridge): answer } }).to_string();
         let request = Request::new("PUT", "/script").header("Host", "upstream").body(script);
-        match exchange(upstream, &request)?.status {
+        match exchange(self.options.upstream, &request)?.status {
             200 => Ok(()),
             other => Err(io::Error::other(format!("the stand-in answered {other} to a script"))),
         }
@@ -245,10 +237,8 @@ impl Load<'_> {
 
     /// Number of calls that the stand-in has got.
     fn calls(&self) -> io::Result<u64> {
-        // Only `--to` has none.
-        let Some(upstream) = self.options.upstream else { return Ok(0) };
         let request = Request::new("GET", "/state").header("Host", "upstream");
-        let state: Value = serde_json::from_slice(&exchange(upstream, &request)?.body)?;
+        let state: Value = serde_json::from_slice(&exchange(self.options.upstream, &request)?.body)?;
         Ok(state["counts"][value_name(&self.options.bridge)].as_u64().unwrap_or(0))
     }
 

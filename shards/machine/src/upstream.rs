@@ -1,4 +1,4 @@
-//! Users of a mobile bridge, and calls of servers that are not of this cluster, as plain data.
+//! Users of a mobile bridge, and calls of the services that reach them, as plain data.
 //!
 //! A *bridged* user holds no WebSocket: Firebase Cloud Messaging (FCM) or the Apple Push Notification service (APNs)
 //! carries its notifications. Nothing of them is stored: the answer of the service is the answer to the sender.
@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::Clock;
-use crate::message::{Message, Topic, Urgency};
+use crate::message::Message;
 use crate::time::UnixSeconds;
 
 /// Service that carries the notifications of a bridged user.
@@ -75,26 +75,13 @@ impl fmt::Debug for Bridged {
     }
 }
 
-/// One call. Its reply comes back under the ticket it was submitted with.
+/// One call: hand a notification to the service of a bridged user. Its [`BridgeOutcome`] comes back under the ticket it
+/// was submitted with.
 #[derive(Clone, Debug)]
-pub enum UpstreamOp {
-    /// Hand one notification to the service of a bridged user. -> [`UpstreamReply::Bridge`].
-    Bridge {
-        to: Arc<Bridged>,
-        /// Stamped by the owner of the user. Its payload is in the layout of the edge.
-        message: Arc<Message>,
-    },
-    /// Call the target of a forward endpoint, or only check it. -> [`UpstreamReply::Forward`].
-    Forward(Arc<ForwardCall>),
-}
-
-/// Reply to one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamReply {
-    /// To `Bridge`.
-    Bridge(BridgeOutcome),
-    /// To `Forward`.
-    Forward(ForwardOutcome),
+pub struct UpstreamOp {
+    pub to: Arc<Bridged>,
+    /// Stamped by the owner of the user. Its payload is in the layout of the edge.
+    pub message: Arc<Message>,
 }
 
 /// Result of a notification at its service.
@@ -130,75 +117,4 @@ pub enum BridgeFailure {
     NoAnswer,
     /// 503 errno 201: the service is down or overloaded, or no place for the call is left here.
     Unavailable { retry_after: u32 },
-}
-
-/// Private key that signs the calls of one forward endpoint: a P-256 scalar, big-endian.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ForwardKey(pub [u8; 32]);
-
-impl fmt::Debug for ForwardKey {
-    /// Never shows the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ForwardKey")
-    }
-}
-
-/// One call of the target of a forward endpoint: the URL of another push service.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ForwardCall {
-    /// URL of the target. It is a secret of its user, so it is never shown.
-    pub url: Box<str>,
-    /// Message to hand over; `None`: only check that the target may be called.
-    pub message: Option<ForwardMessage>,
-}
-
-impl fmt::Debug for ForwardCall {
-    /// Never shows the target.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForwardCall").field("message", &self.message).finish_non_exhaustive()
-    }
-}
-
-/// Message of a sender for the target of a forward endpoint.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ForwardMessage {
-    /// Seconds, as granted.
-    pub ttl: u32,
-    pub urgency: Urgency,
-    pub topic: Option<Topic>,
-    /// JSON of the verified claims of the sender, and the key that signs them for the target.
-    pub vapid: Option<(Box<[u8]>, ForwardKey)>,
-    /// Encrypted body (aes128gcm), unchanged.
-    pub body: Box<[u8]>,
-}
-
-impl fmt::Debug for ForwardMessage {
-    /// Shows the size of the body, and neither claims nor key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForwardMessage")
-            .field("ttl", &self.ttl)
-            .field("bytes", &self.body.len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Result of a call of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForwardOutcome {
-    /// The target may be called; it was not.
-    Allowed,
-    /// The target may not be called: its host has an address that is not of the public internet.
-    Forbidden,
-    /// The target answered.
-    Answered {
-        status: u16,
-        /// `Retry-After` of the answer in seconds, if it has a usable one.
-        retry_after: Option<u32>,
-    },
-    /// 502 errno 902: no address, no connection, no trust, or an answer that is none.
-    Unreachable,
-    /// 502 errno 903: no complete answer in time. The message may have been delivered.
-    NoAnswer,
-    /// 503 errno 201: too many calls are under way.
-    Unavailable,
 }

@@ -44,7 +44,7 @@ use machine::ids::{ConnId, EmissionId, ShardId, StoreTicket, Uaid};
 use machine::limits;
 use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
 use machine::time::{Instant, Now, TimeSpan};
-use machine::upstream::UpstreamReply;
+use machine::upstream::BridgeOutcome;
 use machine::{
     DeliveryTimes, EffectQueue, Hello, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply,
 };
@@ -273,8 +273,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     collected: Option<(StoreTicket, Result<StoreReply, StoreError>)>,
     /// As `collected`, of another node.
     heard: Option<(StoreTicket, PeerReply)>,
-    /// As `collected`, of a server that is not of this cluster.
-    answered: Option<(StoreTicket, UpstreamReply)>,
+    /// As `collected`, of the service of a bridged user.
+    answered: Option<(StoreTicket, BridgeOutcome)>,
     /// Buffer that an edge writes into before it is known whether there are bytes to send.
     scratch: Vec<u8>,
     /// TLS: what was received last, and what was written while it was opened.

@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::ids::StoreTicket;
-use machine::message::Message;
-use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
-use shards::ports::{NoUpstreams, Upstreams};
+use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamOp};
+use shards::ports::Upstreams;
 
 use super::settings::BridgeSettings;
 use crate::control_plane::lane::{Call, Lane, ReplyQueue, ShardEnd};
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.
 pub struct UpstreamQueue {
-    pub(super) lane: Lane<Notification, BridgeOutcome>,
+    pub(super) lane: Lane<UpstreamOp, BridgeOutcome>,
     /// Replies to each shard.
     shards: Mutex<Vec<Arc<ReplyQueue<BridgeOutcome>>>>,
     /// Settings to use from now on, until the task has taken them.
@@ -23,13 +22,7 @@ pub struct UpstreamQueue {
     changes: AtomicU64,
 }
 
-/// One notification for a bridged user.
-pub(super) struct Notification {
-    pub to: Arc<Bridged>,
-    pub message: Arc<Message>,
-}
-
-pub(super) type UpstreamCall = Call<Notification, BridgeOutcome>;
+pub(super) type UpstreamCall = Call<UpstreamOp, BridgeOutcome>;
 
 impl UpstreamQueue {
     /// An empty lane.
@@ -45,7 +38,7 @@ impl UpstreamQueue {
     pub fn port(self: &Arc<UpstreamQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Upstreams> {
         let end = ShardEnd::new(waker);
         self.shards.lock().unwrap_or_else(PoisonError::into_inner).push(end.replies());
-        Box::new(UpstreamPort { queue: Arc::clone(self), end, others: NoUpstreams::default() })
+        Box::new(UpstreamPort { queue: Arc::clone(self), end })
     }
 
     /// Wakes the shards for which replies were left.
@@ -73,25 +66,16 @@ impl UpstreamQueue {
 struct UpstreamPort {
     queue: Arc<UpstreamQueue>,
     end: ShardEnd<BridgeOutcome>,
-    /// Calls of another kind.
-    others: NoUpstreams,
 }
 
 impl Upstreams for UpstreamPort {
     fn submit(&mut self, ticket: StoreTicket, op: UpstreamOp) {
-        match op {
-            UpstreamOp::Bridge { to, message } => {
-                let push = |back| self.queue.lane.push(Notification { to, message }, Some(back));
-                self.end.submit(ticket, CALLS_MAX, push);
-            }
-            op @ UpstreamOp::Forward(_) => self.others.submit(ticket, op),
-        }
+        self.end.submit(ticket, CALLS_MAX, |back| self.queue.lane.push(op, Some(back)));
     }
 
-    fn collect(&mut self) -> Option<(StoreTicket, UpstreamReply)> {
+    fn collect(&mut self) -> Option<(StoreTicket, BridgeOutcome)> {
         let busy = BridgeFailure::Unavailable { retry_after: BUSY_SECONDS };
-        let answered = self.end.collect(BridgeOutcome::Failed(busy));
-        answered.map(|(ticket, outcome)| (ticket, UpstreamReply::Bridge(outcome))).or_else(|| self.others.collect())
+        self.end.collect(BridgeOutcome::Failed(busy))
     }
 }
 

@@ -4,11 +4,10 @@
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Metrics with one label. The name of a number is that of the metric with the value of the label behind it.
-const LABELLED: [(&str, &str); 5] = [
+const LABELLED: [(&str, &str); 4] = [
     labelled("tls_alerts_sent", "alert"),
     labelled("tls_handshakes_failed", "reason"),
     labelled("tls_key_exchanges", "group"),
-    labelled("forward", "status"),
     labelled("bridge_users_removed", "reason"),
 ];
 

@@ -260,7 +260,7 @@ fn island_of(source: &fake::Fake) -> (ControlPlane, Arc<Recorder>) {
     let url = HttpUrl::parse(&source.url("/v1?key=k")).unwrap();
     let wake = Some((url.clone(), Arc::new(WakeUpQueue::new().unwrap())));
     let source = Some(BroadcastSource { url, token: None, interval: Duration::from_millis(10) });
-    let mut prepared = ControlPlaneBuilder::new(false, OutgoingCalls { source, wake, forward: None }).unwrap();
+    let mut prepared = ControlPlaneBuilder::new(false, OutgoingCalls { source, wake }).unwrap();
     prepared.ask_source().unwrap();
     island_with(prepared)
 }

@@ -7,8 +7,7 @@ use crate::edge::{AccessRules, Register};
 const TOKEN: &str = "a-token-of-sixteen-or-more";
 
 fn edge(register: Register, senders: Vec<KeyDigest>) -> PushEdge {
-    PushEdge::new(&EdgeConfig { rules: AccessRules { register, senders, ..AccessRules::default() }, ..config() })
-        .unwrap()
+    PushEdge::new(&EdgeConfig { rules: AccessRules { register, senders }, ..config() }).unwrap()
 }
 
 fn tokens() -> Register {

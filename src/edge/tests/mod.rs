@@ -7,7 +7,6 @@ mod chunking;
 mod endpoint;
 mod fields;
 mod foreign;
-mod forward;
 mod heads;
 mod node;
 mod public;
@@ -25,7 +24,6 @@ use std::sync::Arc;
 use machine::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
 use machine::placement::Placement;
 use machine::time::{Instant, Now};
-use machine::upstream::ForwardOutcome;
 use machine::{
     AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Disposition, Event, Hello, NewChannel, NodeAnswer,
     NodeCommand, Published, ReceiptAnswer, RegistrationAnswer, RegistrationCall, RelayCommand, RelayEvent,
@@ -74,7 +72,6 @@ pub(super) fn config() -> EdgeConfig {
         gate: Arc::default(),
         vapid_cache_max: 64,
         origin_rate: 0,
-        forward_rate: None,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         clock: Arc::new(ProcessClock::standing(NOW * 1_000_000)),
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
@@ -152,8 +149,6 @@ pub(super) struct Harness {
     pub(super) registration: Option<RegistrationAnswer>,
     /// Answer of the machine to a receipt request.
     pub(super) receipt: ReceiptAnswer,
-    /// Answer of the machine to a request of a forward endpoint; `None`: it waits.
-    pub(super) forwarded: Option<ForwardOutcome>,
     ended: bool,
 }
 
@@ -180,7 +175,6 @@ impl Harness {
             node_answer: NodeAnswer::Done,
             registration: None,
             receipt: ReceiptAnswer::Pending,
-            forwarded: None,
             ended: false,
         }
     }
@@ -293,7 +287,6 @@ impl Harness {
             Command::Registration(of) => {
                 self.registration.take().unwrap_or_else(|| registered(of.uaid, &of.call)).into()
             }
-            Command::Sender(SenderCommand::Forward(_)) => self.forwarded?.into(),
             Command::Node(_) => self.node_answer.into(),
         })
     }

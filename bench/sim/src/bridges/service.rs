@@ -2,7 +2,7 @@
 
 use machine::Input;
 use machine::ids::StoreTicket;
-use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeOutcome, Bridged, UpstreamOp};
 
 use super::parts::{Call, Device, Mood};
 use super::world::Bridges;
@@ -29,9 +29,7 @@ impl Bridges {
 
     /// A machine calls the service.
     pub(super) fn call(&mut self, at: (usize, usize), ticket: StoreTicket, op: UpstreamOp) -> Verdict {
-        let UpstreamOp::Bridge { to, message } = op else {
-            return Err("no target of a forward endpoint exists in this world".to_owned());
-        };
+        let UpstreamOp { to, message } = op;
         let post = message.payload.first_chunk().map(|index| u64::from_be_bytes(*index) as usize);
         let post = post.filter(|post| *post < self.posts.len()).ok_or("a notification without a POST")?;
         let device = device_of(&to)?;
@@ -69,7 +67,7 @@ impl Bridges {
             self.calls.push(Call { at, ticket, post, record, ready_at, again: true });
         }
         match self.told_broken(outcome) {
-            Some(outcome) => self.step(at.0, at.1, Input::Upstream { ticket, reply: UpstreamReply::Bridge(outcome) }),
+            Some(outcome) => self.step(at.0, at.1, Input::Upstream { ticket, reply: outcome }),
             None => Ok(()),
         }
     }

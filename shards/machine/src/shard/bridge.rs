@@ -18,7 +18,7 @@ use super::handover::{BridgeHandover, DeviceReport, DeviceVerdict};
 use super::input::Effect;
 use super::mail::{Mail, Reply};
 use super::pending_bridge::{BridgeCall, PendingRefusal};
-use super::pending_op::{PendingOp, PendingUpstreamOp};
+use super::pending_op::PendingOp;
 use super::pending_publish::PendingPublish;
 use super::shard_replies::answer_conn;
 use super::store::{StoreError, StoreOp, StoreReply};
@@ -66,9 +66,9 @@ impl ShardMachine {
 
     /// Hands a notification to the service of its user.
     pub(super) fn call_bridge(&mut self, cx: &mut StepContext<'_>, conn: ConnId, handover: BridgeHandover) {
-        let op = UpstreamOp::Bridge { to: handover.to.clone(), message: handover.message.clone() };
-        let work = PendingUpstreamOp::Bridge(Box::new(BridgeCall { conn, handover }));
-        if self.call_upstream(cx, work, op).is_err() {
+        let op = UpstreamOp { to: handover.to.clone(), message: handover.message.clone() };
+        let work = Box::new(BridgeCall { conn, handover });
+        if !self.call_upstream(cx, work, op) {
             self.stats.publishes_unavailable += 1;
             answer_conn(cx, conn, Published::Unavailable);
         }

@@ -40,7 +40,8 @@ use super::components::user_index::{Resident, UserIndex};
 use super::components::writes::Writes;
 use super::config::MachineConfig;
 use super::input::EffectQueue;
-use super::pending_op::{PendingOp, PendingPeerOp, PendingUpstreamOp, Waiting};
+use super::pending_bridge::BridgeCall;
+use super::pending_op::{PendingOp, PendingPeerOp, Waiting};
 use super::slab::Slab;
 use super::stats::{DeliveryTimes, MachineStats};
 
@@ -58,7 +59,7 @@ pub struct ShardMachine {
     pub(super) hello_timer: HelloTimer,
     pub(super) requests: Requests,
     pub(super) tickets: Tickets<Waiting>,
-    pub(super) upstream_calls: UpstreamCalls<PendingUpstreamOp>,
+    pub(super) upstream_calls: UpstreamCalls<Box<BridgeCall>>,
     pub(super) registering: Registering,
     pub(super) writes: Writes,
     pub(super) pending_saves: PendingSaves,

@@ -6,7 +6,7 @@ use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTic
 use crate::message::Message;
 use crate::simplepush::WakeData;
 use crate::time::Instant;
-use crate::upstream::{UpstreamOp, UpstreamReply};
+use crate::upstream::{BridgeOutcome, UpstreamOp};
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
 use super::mail::{Carried, Mail};
@@ -64,8 +64,8 @@ pub enum Input {
     Stored { ticket: StoreTicket, result: Result<StoreReply, StoreError> },
     /// The reply of another node, or its absence.
     Peer { ticket: StoreTicket, reply: PeerReply },
-    /// The reply of a server that is not of this cluster, or its absence.
-    Upstream { ticket: StoreTicket, reply: UpstreamReply },
+    /// The reply of the service of a bridged user, or its absence.
+    Upstream { ticket: StoreTicket, reply: BridgeOutcome },
     /// `next_timeout` has come.
     Timeout,
     /// The difference between the time of the process and the clocks of the database became too large (`true`), or is

@@ -12,7 +12,7 @@
 //! rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and
 //! `broadcast` visit idle sessions. `simplepush` holds the differences of SimplePush mode, `relay` those of members of
 //! a relay, and `cluster` those of nodes that share a store. `receipts` report the outcome of messages to senders,
-//! `upstreams` calls servers that are not of this cluster, and `bridge` hands notifications to those of bridged users.
+//! `upstreams` calls the services of bridged users, and `bridge` hands them notifications.
 //! `registration` handles the registration API.
 //! `dead_endpoints` refuses messages without a user, `idle_user` drops users without a channel, `reset` and `reconcile`
 //! let users start over, and `shutdown` ends sessions.

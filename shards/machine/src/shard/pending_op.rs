@@ -1,6 +1,6 @@
 //! Work that waits for a reply, at storage or at another node.
 
-use crate::ids::{Chid, ConnId, KeyDigest, Stamp, Uaid};
+use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::message::Urgency;
 
 use super::cluster::pending::{Lookup, PeerNotify, RemotePublish};
@@ -8,7 +8,7 @@ use super::command::Cancelled;
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::ReplyTo;
 use super::peer::Presence;
-use super::pending_bridge::{BridgeCall, PendingRefusal, PendingRegistration};
+use super::pending_bridge::{PendingRefusal, PendingRegistration};
 use super::pending_publish::PendingPublish;
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::row::RowKey;
@@ -29,14 +29,6 @@ pub(super) enum PendingPeerOp {
     Notify(Box<PeerNotify>),
     /// The end of a session on the other node.
     Leave { uaid: Uaid, presence: Presence },
-}
-
-/// State that the reply of a server that is not of this cluster is for.
-pub(super) enum PendingUpstreamOp {
-    /// A notification at the service of its user.
-    Bridge(Box<BridgeCall>),
-    /// A request of a forward endpoint at its target, and the connection that waits for the answer.
-    Forward(ConnId),
 }
 
 /// The session whose channels are listed, and the channel that was unregistered.

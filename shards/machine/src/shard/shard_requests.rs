@@ -27,7 +27,6 @@ impl ShardMachine {
                 None => self.receipt(cx, ReplyTo::Local(conn), *query),
                 Some(owner) => self.ask_receipt(cx, (owner, conn), query),
             },
-            SenderCommand::Forward(call) => self.call_target(cx, conn, call),
         }
     }
 

@@ -159,7 +159,7 @@ counters! {
         counter bridges_refused: "Refusals of devices by their services.",
         counter bridge_users_removed_refused: "Registered users that were removed.",
         counter bridge_users_removed_requested: "Registered users that were removed.",
-        counter upstream_calls: "Calls of bridges and other servers.",
+        counter upstream_calls: "Calls of bridges.",
         counter upstream_calls_shed: "Such calls not made because too many were under way or the node stops.",
         counter upstream_replies_stale: "Replies to such calls that nobody waits for.",
         counter peer_calls: "Calls of other nodes.",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use machine::ids::{Chid, Clock, Origin, Stamp, StoreTicket, Uaid};
 use machine::message::{Message, Topic, Tries, Urgency};
 use machine::time::UnixSeconds;
-use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, Bridged, UpstreamOp};
 use protocol::webpush::headers::Encryption;
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::payload::Draft;
@@ -68,13 +68,13 @@ impl Kit {
     fn submit(&mut self, to: &Arc<Bridged>, message: &Arc<Message>) {
         self.next += 1;
         let ticket = StoreTicket { index: self.next, generation: 0 };
-        self.port.submit(ticket, UpstreamOp::Bridge { to: Arc::clone(to), message: Arc::clone(message) });
+        self.port.submit(ticket, UpstreamOp { to: Arc::clone(to), message: Arc::clone(message) });
     }
 
     async fn reply(&mut self) -> BridgeOutcome {
         let wait = async {
             loop {
-                if let Some((_, UpstreamReply::Bridge(outcome))) = self.port.collect() {
+                if let Some((_, outcome)) = self.port.collect() {
                     return outcome;
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use machine::ids::{StoreTicket, Uaid};
 use machine::message::Message;
-use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
+use machine::upstream::{BridgeFailure, BridgeKind, BridgeOutcome, Bridged, UpstreamOp};
 use protocol::webpush::headers::Encryption;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ impl Kit {
     fn submit(&mut self, to: &Arc<Bridged>, message: &Arc<Message>) -> StoreTicket {
         self.next += 1;
         let ticket = StoreTicket { index: self.next, generation: 0 };
-        self.port.submit(ticket, UpstreamOp::Bridge { to: Arc::clone(to), message: Arc::clone(message) });
+        self.port.submit(ticket, UpstreamOp { to: Arc::clone(to), message: Arc::clone(message) });
         ticket
     }
 
@@ -65,8 +65,8 @@ impl Kit {
     async fn reply(&mut self) -> (StoreTicket, BridgeOutcome) {
         let began = Instant::now();
         loop {
-            if let Some((ticket, UpstreamReply::Bridge(outcome))) = self.port.collect() {
-                return (ticket, outcome);
+            if let Some(answered) = self.port.collect() {
+                return answered;
             }
             assert!(began.elapsed() < PATIENCE, "every call gets its reply");
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use machine::Refusal;
 
-use super::forward::ForwardFault;
 use super::registration::fault::RegistrationFault;
 use crate::wire::http1;
 use crate::wire::text::{push_json, push_u64};
@@ -115,8 +114,6 @@ pub enum ApiError {
     BridgeUnavailable,
     /// Of the registration API.
     Registration(RegistrationFault),
-    /// Of a forward endpoint.
-    Forward(ForwardFault),
     /// No such session on this node.
     NoSession,
     /// The session is here and takes nothing more now.
@@ -203,7 +200,6 @@ impl ApiError {
                 (503, Some(201), "The service of this subscription is unavailable, retry later")
             }
             ApiError::Registration(fault) => fault.row(),
-            ApiError::Forward(fault) => fault.row(),
             ApiError::NoSession => (404, None, "Client not available"),
             ApiError::SessionBusy => (503, None, "Client takes nothing now"),
             ApiError::SessionHolds => (503, None, "Client wants no message of this urgency now"),

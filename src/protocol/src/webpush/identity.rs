@@ -1,5 +1,5 @@
 //! The VAPID identity of an app server (RFC 8292): key pair and signed tokens. The probe, the load generator and the
-//! tests sign with it, and the server itself only for forward endpoints.
+//! tests sign with it.
 
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
@@ -24,14 +24,6 @@ impl Identity {
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("the host has randomness");
         let pair = EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random).expect("a new key is well formed");
         Identity { pair, random }
-    }
-
-    /// Returns the identity of a private scalar and its public point; `None` if they do not fit each other.
-    pub fn of(scalar: &[u8; 32], point: &[u8]) -> Option<Identity> {
-        let random = SystemRandom::new();
-        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
-        let pair = EcdsaKeyPair::from_private_key_and_public_key(algorithm, scalar, point, &random).ok()?;
-        Some(Identity { pair, random })
     }
 
     /// The point of the public key, uncompressed.

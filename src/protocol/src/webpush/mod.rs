@@ -4,13 +4,11 @@
 //! `version` of a message and [`receipt`] the path to its fate (both [`sealed`]), [`headers`] and [`prefer`] turn
 //! request headers into values, [`payload`] keeps them with the body, [`vapid`] checks that a sender may send, by its
 //! [`key`], [`errno`] the one table of refusals, [`node_call`] what nodes of one cluster send each other. Several of
-//! them need [`entropy`] and [`generation_cache`]. [`identity`] signs what [`vapid`] verifies: for clients, and for
-//! [`forward`], the endpoints that pass messages on to other push services.
+//! them need [`entropy`] and [`generation_cache`]. [`identity`] signs what [`vapid`] verifies, for clients.
 
 pub mod endpoint;
 pub mod entropy;
 pub mod errno;
-pub mod forward;
 pub mod headers;
 pub mod identity;
 pub mod key;

@@ -191,19 +191,6 @@ fn unquote(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
 }
 
-/// Returns true if the scheme is that of RFC 8292, not of its drafts.
-pub fn is_current(authorization: &[u8]) -> bool {
-    let scheme = trim(authorization).split(|b| matches!(b, b' ' | b'\t')).next();
-    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"vapid"))
-}
-
-/// Returns the JSON of the claims of an authorization of RFC 8292; `None` if it cannot be read. Nothing is verified.
-pub fn claims(authorization: &[u8]) -> Option<Box<[u8]>> {
-    let mut scratch = Vec::new();
-    let shown = read(authorization, None, &mut scratch).ok()?;
-    base64url::decode(shown.token.split(|&b| b == b'.').nth(1)?).map(Into::into)
-}
-
 /// The parts of a JOSE header that are read.
 #[derive(Deserialize)]
 struct Header {

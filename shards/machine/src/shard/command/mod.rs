@@ -21,7 +21,6 @@ pub use relay::{RelayCommand, RelayEvent};
 pub use sender::{Cancel, Cancelled, Disposition, Publish, Published, Refusal, SenderCommand, SenderEvent};
 
 use crate::ids::{CallerAddress, EmissionId};
-use crate::upstream::ForwardOutcome;
 
 use super::receipt::ReceiptAnswer;
 
@@ -82,12 +81,9 @@ impl Command {
                 | RegistrationCall::Remove
                 | RegistrationCall::Unsubscribe(_) => Creates::Nothing,
             },
-            Command::Sender(
-                SenderCommand::Publish(_)
-                | SenderCommand::Cancel(_)
-                | SenderCommand::Receipt(_)
-                | SenderCommand::Forward(_),
-            ) => Creates::Nothing,
+            Command::Sender(SenderCommand::Publish(_) | SenderCommand::Cancel(_) | SenderCommand::Receipt(_)) => {
+                Creates::Nothing
+            }
             Command::Node(NodeCommand::Push(_) | NodeCommand::Notify(_) | NodeCommand::Disconnect(_)) => {
                 Creates::Nothing
             }
@@ -211,6 +207,5 @@ carries! {
     Event: Cancelled, cancelled => Event::Sender(SenderEvent::Cancelled(cancelled));
     Event: ReceiptAnswer, answer => Event::Sender(SenderEvent::Receipt(answer));
     Event: RegistrationAnswer, answer => Event::Registration(answer);
-    Event: ForwardOutcome, outcome => Event::Sender(SenderEvent::Forwarded(outcome));
     Event: NodeAnswer, answer => Event::Node(answer);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
-use crate::upstream::{BridgeFailure, ForwardCall, ForwardOutcome};
+use crate::upstream::BridgeFailure;
 
 use super::super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::super::row::RowKey;
@@ -18,8 +18,6 @@ pub enum SenderCommand {
     Cancel(Box<Cancel>),
     /// `GET /r/{receipt}`. [`ReceiptAnswer`] answers, perhaps after a while.
     Receipt(Box<ReceiptQuery>),
-    /// A request of a forward endpoint. [`ForwardOutcome`] answers. It concerns no user, so the landing shard decides.
-    Forward(Arc<ForwardCall>),
 }
 
 /// Answers to an app server.
@@ -28,7 +26,6 @@ pub enum SenderEvent {
     Published(Published),
     Cancelled(Cancelled),
     Receipt(ReceiptAnswer),
-    Forwarded(ForwardOutcome),
 }
 
 /// A POST with a good token and VAPID (the shard where it landed answers 404 and 401).

@@ -12,7 +12,6 @@ mod conversation;
 mod delivery;
 mod fingerprints;
 mod departure;
-mod forward;
 mod hello;
 mod idle_user;
 mod late;

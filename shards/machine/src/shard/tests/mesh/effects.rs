@@ -87,10 +87,6 @@ impl Mesh {
                 self.registrations.insert((shard, conn.slot), answer);
                 return;
             }
-            Event::Sender(SenderEvent::Forwarded(outcome)) => {
-                self.answers.insert((shard, conn.slot), format!("{outcome:?}"));
-                return;
-            }
             Event::Node(answer) => {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;

@@ -7,7 +7,7 @@ use crate::ids::{Stamp, Uaid};
 use crate::message::{Message, Topic, Urgency};
 use crate::shard::*;
 use crate::time::{TimeSpan, UnixSeconds};
-use crate::upstream::{BridgeOutcome, Bridged, UpstreamOp, UpstreamReply};
+use crate::upstream::{BridgeOutcome, Bridged, UpstreamOp};
 
 impl Mesh {
     /// Sends a POST to `shard`; its answer is looked up later.
@@ -73,9 +73,8 @@ impl Mesh {
 
     /// Answers the oldest call of a service.
     pub fn answer_upstream(&mut self, outcome: BridgeOutcome) -> Arc<Bridged> {
-        let (shard, ticket, op) = self.upstream_calls.pop_front().expect("a call is under way");
-        let UpstreamOp::Bridge { to, .. } = op else { panic!("{op:?}") };
-        self.step(shard, Input::Upstream { ticket, reply: UpstreamReply::Bridge(outcome) });
+        let (shard, ticket, UpstreamOp { to, .. }) = self.upstream_calls.pop_front().expect("a call is under way");
+        self.step(shard, Input::Upstream { ticket, reply: outcome });
         self.run();
         to
     }
