@@ -3,12 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::ids::Uaid;
 use machine::time::UnixSeconds;
@@ -16,14 +18,15 @@ use store::fault::FaultKind;
 use store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, WholeUser, each_row, walk};
 
 use super::import::{Line, encode_row};
-use super::migrate::{LocationError, Progress, source, unix_now, unreadable};
 use super::{ConfigArgs, fail, status};
-use crate::config::Config;
+use crate::config::{Config, ConfigError, StoreKind};
 use crate::node::{self, NodeError};
 
 /// Characters of the rows of one line, unless its only row is longer. With 32 users at once that is 16 MiB of memory,
 /// and a line with 2,048 channels has less than 1 MiB, of the 16 that an import reads.
 const ROWS_CHARS_MAX: usize = 512 << 10;
+/// Interval between progress lines.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -37,7 +40,7 @@ pub struct Args {
 /// Runs the export. Returns 0 when every user that a server would serve is in the output, 1 when one cannot be read or
 /// the export failed.
 pub fn run(args: Args) -> ExitCode {
-    let config = match args.config.load().map_err(LocationError::Config).and_then(source) {
+    let config = match args.config.load().map_err(SourceError::Config).and_then(source) {
         Ok(config) => config,
         Err(refused) => return fail(status::CONFIG, &refused),
     };
@@ -51,6 +54,38 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
+/// Reason why there is no store to export.
+#[derive(Debug)]
+enum SourceError {
+    Config(ConfigError),
+    NoStore(PathBuf),
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SourceError::Config(error) => error.fmt(f),
+            SourceError::NoStore(path) => {
+                write!(f, "{} is not a data directory: it has no store in it", path.display())
+            }
+        }
+    }
+}
+
+/// Returns this configuration if its store is there: opening it would make an empty one.
+fn source(config: Config) -> Result<Config, SourceError> {
+    let is_there = match config.store.kind {
+        StoreKind::Embedded => config.data_dir.join("store").is_dir(),
+        StoreKind::Memory => false,
+        StoreKind::Scylla => true,
+    };
+    if is_there { Ok(config) } else { Err(SourceError::NoStore(config.data_dir)) }
+}
+
+fn unix_now() -> UnixSeconds {
+    UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
 fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<Exported, NodeError> {
     let unwritten = |error: io::Error| {
         let said = format!("cannot write {}: {error}", path.display());
@@ -61,9 +96,12 @@ fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<
         if saved > 0 {
             say(&format!("{saved} messages that the ledgers held are saved to the store"));
         }
-        let mut progress = Progress::new(say);
+        let mut said_at = Instant::now();
         export(from, &mut output.sink, &unix_now, &mut |so_far| {
-            progress.say(|| format!("{} users and {} messages exported", so_far.users, so_far.rows));
+            if said_at.elapsed() >= SAY_EVERY {
+                said_at = Instant::now();
+                say(&format!("{} users and {} messages exported", so_far.users, so_far.rows));
+            }
         })
     })?;
     output.finish().map_err(unwritten)?;
@@ -143,9 +181,24 @@ impl Exported {
              seen for 60 days and {} of another record version{}",
             left.idle,
             left.of_other_version,
-            unreadable("the store", left.unreadable, &left.unreadable_at)
+            unreadable(left)
         )
     }
+}
+
+/// Names the unreadable users in a line of its own; empty when there are none.
+fn unreadable(left: &LeftOut) -> String {
+    let LeftOut { unreadable: users, unreadable_at: named, .. } = left;
+    if *users == 0 {
+        return String::new();
+    }
+    let more = users - named.len() as u64;
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!(
+        "\nleft out {users} users whose record in the store is damaged or of another version of murre; each is found \
+         with SELECT ... WHERE {}{more}",
+        named.join(", ")
+    )
 }
 
 /// Writes every user that a server would serve. `progress` is called after each batch.
@@ -156,7 +209,7 @@ pub(super) fn export(
     progress: &mut dyn FnMut(&Exported),
 ) -> Result<Exported, TransferFault> {
     let mut writer = Writer { out, exported: Exported::default() };
-    let left = walk(from, now, &mut |from, users, _| {
+    let left = walk(from, now, &mut |from, users| {
         for some in users.chunks(USERS_AT_ONCE_MAX) {
             writer.users(from, some, now())?;
         }

@@ -26,8 +26,6 @@ pub mod import;
 
 pub mod export;
 
-pub mod migrate;
-
 /// The command line of `murre`.
 #[derive(Parser, Debug)]
 #[command(name = "murre", about = "A push connection server: a million idle WebSockets on one host")]
@@ -59,8 +57,6 @@ pub enum Command {
     Import(import::Args),
     /// Write the users, channels and messages of a store as JSON lines, which import reads.
     Export(export::Args),
-    /// Move users, channels and messages from one store to another.
-    Migrate(migrate::Args),
 }
 
 /// Sources of the configuration for commands other than `serve`: the file, environment and settings of the server.
@@ -122,6 +118,5 @@ pub fn run() -> ExitCode {
         Command::Schema(args) => schema::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
-        Command::Migrate(args) => migrate::run(args),
     }
 }

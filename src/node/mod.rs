@@ -66,7 +66,7 @@ pub use ledgers::replay_ledgers;
 pub use listeners::listen_ports;
 pub use running::{RunningNode, StopOutcome};
 pub use shards::process_clock::HostClock;
-pub use transfer::{with_source, with_store, with_stores};
+pub use transfer::{with_source, with_store};
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Stores that are opened for commands other than serve: import, export and migrate.
+//! Stores that are opened for commands other than serve: import and export.
 
 use std::sync::Arc;
 
@@ -40,25 +40,6 @@ pub fn with_source<T>(
     let saved = opened.save_ledgers()?;
     let done = opened.storage.transfer().and_then(|mut store| task(saved, &mut *store).map_err(NodeError::Transfer));
     opened.storage.close();
-    done
-}
-
-/// Gives `task` both stores, the first as [`with_source`] does.
-///
-/// # Errors
-/// As [`with_source`].
-pub fn with_stores<T>(
-    from: &Config,
-    to: &Config,
-    task: impl FnOnce(usize, &mut dyn Transfer, &mut dyn Transfer) -> Result<T, TransferFault>,
-) -> Result<T, NodeError> {
-    let source = OpenStore::open(from)?;
-    let target = OpenStore::open(to)?;
-    let saved = source.save_ledgers()?;
-    let both = source.storage.transfer().and_then(|from| Ok((from, target.storage.transfer()?)));
-    let done = both.and_then(|(mut from, mut to)| task(saved, &mut *from, &mut *to).map_err(NodeError::Transfer));
-    target.storage.close();
-    source.storage.close();
     done
 }
 

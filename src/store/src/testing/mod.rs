@@ -1,9 +1,11 @@
-//! Helpers for the tests of this crate and of those above it: sample rows, whole users, a table of nodes, a small
-//! disk, a real database.
+//! Helpers for the tests of this crate and of those above it: sample rows, whole users, a comparison of two
+//! stores, a table of nodes, a small disk, a real database.
 
 pub mod sample;
 
 pub mod users;
+
+pub mod compare;
 
 pub mod nodes;
 

@@ -26,7 +26,7 @@ use machine::simplepush::Contact;
 use super::port::{Transfer, TransferFault, WholeUser};
 
 /// Rows that are handed to a store at once: 64 of at most 8 KiB and their heads.
-pub const ROWS_AT_ONCE_MAX: usize = 64;
+const ROWS_AT_ONCE_MAX: usize = 64;
 
 /// A user on its way into a store.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct ImportCounts {
 
 /// The part of one user that is written.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ImportDecision {
+enum ImportDecision {
     /// All of it, with its messages.
     Whole,
     /// Only new channels and a later `seen`, without messages.
@@ -68,7 +68,7 @@ pub enum ImportDecision {
 
 impl ImportCounts {
     /// Decides about a user and counts it. The caller counts its messages.
-    pub fn decide(&mut self, coming: &WholeUser, there: Option<&WholeUser>) -> ImportDecision {
+    fn decide(&mut self, coming: &WholeUser, there: Option<&WholeUser>) -> ImportDecision {
         let Some(there) = there else {
             self.users_new += 1;
             self.channels_added += coming.channels.len() as u64;

@@ -1,5 +1,4 @@
-//! Whole users in and out of a store: what `murre import`, `murre export` and `murre migrate` need beyond the port of a
-//! shard.
+//! Whole users in and out of a store: what `murre import` and `murre export` need beyond the port of a shard.
 //!
 //! A shard asks for one user at a time and never for a channel's key, so the port can neither list users nor carry
 //! one over as it is. [`Transfer`] can; every backend implements it beside its port, and decisions about users are made
@@ -13,7 +12,6 @@
 
 mod import;
 mod blocking_port;
-mod copy;
 mod port;
 mod rows;
 #[cfg(test)]
@@ -21,8 +19,7 @@ pub(crate) mod tests;
 mod walk;
 
 pub use blocking_port::{BlockingPort, refused};
-pub use copy::{Compared, Copied, compare, copy};
-pub use import::{ImportCounts, ImportDecision, IncomingUser, ROWS_AT_ONCE_MAX, import_users};
+pub use import::{ImportCounts, IncomingUser, import_users};
 pub use port::{Channel, Listed, Transfer, TransferFault, WholeUser};
 pub use rows::{USERS_AT_ONCE_MAX, each_row};
-pub use walk::{LeftOut, UNREADABLE_NAMED_MAX, walk};
+pub use walk::{LeftOut, walk};

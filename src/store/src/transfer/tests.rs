@@ -1,4 +1,4 @@
-//! The laws of [`Transfer`], run against every backend, and copies between them.
+//! The laws of [`Transfer`], run against every backend, and walks and imports from one store into another.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::conformance::{NOW, chid, contact, laws, message, topical, uaid};
 use crate::embedded::{Embedded, Options};
 use crate::fault::FaultKind;
 use crate::model::Model;
+use crate::testing::compare::compare;
 use crate::testing::database::open_alone;
 use crate::testing::patient;
 use crate::testing::sample::bridged;
@@ -243,50 +244,50 @@ fn now() -> UnixSeconds {
     NOW
 }
 
-fn copied_and_compared(from: &mut dyn Transfer, to: &mut dyn Transfer) {
-    fill(from);
-    let mut steps = 0;
-    let copied = copy(from, to, &now, &mut |_| steps += 1).unwrap();
-    assert_eq!((copied.admitted.users_new, steps), (200, 2));
-    let compared = compare(from, to, &now, &mut |_| {}).unwrap();
-    assert!(compared.is_complete() && compared.digest == compared.digest_there, "{compared:?}");
-    assert_eq!((compared.users, compared.rows), (200, copied.admitted.rows_added));
-    assert!(compared.rows > 500 && compared.channels == copied.admitted.channels_added);
-    for n in [3, 5, 6, 7, 200] {
-        let (source, target) = (found(from, n).unwrap(), found(to, n).unwrap());
-        assert_eq!(WholeUser { may_have_messages: true, ..source }, WholeUser { may_have_messages: true, ..target });
-        assert_eq!(rows(from, n), rows(to, n), "user {n}");
-    }
-    let page = StoreOp::Messages { uaid: uaid(5), after: Stamp::default(), limit: 500, now: NOW };
-    let [StoreReply::Page(page)] = &to.ask(vec![page]).unwrap()[..] else { panic!() };
-    assert_eq!((page.messages.len(), page.messages[0].stamp.clock), (100, Clock(1)));
-    let again = copy(from, to, &now, &mut |_| {}).unwrap();
-    assert_eq!(again.admitted, ImportCounts { users_unchanged: 200, ..ImportCounts::default() });
+/// Imports the users of one store into another, as an export and its import do.
+fn copy(from: &mut dyn Transfer, to: &mut dyn Transfer) -> Result<(ImportCounts, LeftOut), TransferFault> {
+    let mut counts = ImportCounts::default();
+    let left = walk(from, &now, &mut |from, users| {
+        let uaids: Vec<Uaid> = users.iter().map(|user| user.uaid).collect();
+        let mut list: Vec<_> = users.iter().map(|user| coming(user.clone(), &[])).collect();
+        for (some, list) in uaids.chunks(USERS_AT_ONCE_MAX).zip(list.chunks_mut(USERS_AT_ONCE_MAX)) {
+            each_row(from, some, NOW, &mut |at, message| {
+                list[at].rows.push(message);
+                Ok(())
+            })?;
+        }
+        counts += import_users(to, &list, false)?;
+        Ok(())
+    })?;
+    Ok((counts, left))
 }
 
 #[test]
 fn embedded_to_embedded_is_the_same_store() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let [from, to] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
-    copied_and_compared(&mut *from.transfer(), &mut *to.transfer());
+    fill(&mut *from.transfer());
+    let (copied, _) = copy(&mut *from.transfer(), &mut *to.transfer()).unwrap();
+    let compared = compare(&mut *from.transfer(), &mut *to.transfer(), NOW);
+    assert!(compared.is_same() && compared.rows > 500, "{compared:?}");
+    assert_eq!((compared.users, compared.channels, compared.rows), (200, copied.channels_added, copied.rows_added));
+    {
+        let (from, to) = (&mut *from.transfer(), &mut *to.transfer());
+        for n in [3, 5, 6, 7, 200] {
+            let [source, target] = [found(from, n), found(to, n)].map(Option::unwrap);
+            let may_have_messages = true;
+            assert_eq!(WholeUser { may_have_messages, ..source }, WholeUser { may_have_messages, ..target });
+            assert_eq!(rows(from, n), rows(to, n), "user {n}");
+        }
+        let page = StoreOp::Messages { uaid: uaid(5), after: Stamp::default(), limit: 500, now: NOW };
+        let [StoreReply::Page(page)] = &to.ask(vec![page]).unwrap()[..] else { panic!() };
+        assert_eq!((page.messages.len(), page.messages[0].stamp.clock), (100, Clock(1)));
+    }
     to.close();
     // And after it was closed.
     let to = Embedded::open(dirs[1].path(), patient()).unwrap();
     assert!(to.clock_floor() >= Clock(300), "no shard's clock may start below what came");
-    assert!(compare(&mut *from.transfer(), &mut *to.transfer(), &now, &mut |_| {}).unwrap().is_complete());
-}
-
-#[test]
-#[ignore = "needs Cassandra: bench/check test"]
-fn embedded_to_scylla_and_back_is_the_same_store() {
-    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
-    let (shared, _keyspace) = open_alone();
-    copied_and_compared(&mut *first.transfer(), &mut *shared.transfer());
-    copy(&mut *shared.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
-    let compared = compare(&mut *first.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
-    assert!(compared.is_complete(), "{compared:?}");
-    shared.close();
+    assert!(compare(&mut *from.transfer(), &mut *to.transfer(), NOW).is_same());
 }
 
 /// Changes that a live user has made in the shared store since it was read are later than the writes of the transfer.
@@ -332,17 +333,6 @@ fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
     store.put_users(std::slice::from_ref(&whole)).unwrap();
     assert_same(found(store, 1).unwrap(), &whole);
     assert_eq!(store.users(None, 5).unwrap().users.len(), 1);
-}
-
-#[test]
-fn embedded_to_model_and_back_is_the_same_store() {
-    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
-    let model = Model::new(u64::MAX);
-    copied_and_compared(&mut *first.transfer(), &mut *model.transfer());
-    copy(&mut *model.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
-    let compared = compare(&mut *first.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
-    assert!(compared.is_complete(), "{compared:?}");
 }
 
 /// Fails after this many calls that write.
@@ -391,37 +381,34 @@ fn a_copy_goes_on_after_a_failure_at_any_write() {
     for writes in 0.. {
         let target = Model::new(u64::MAX);
         let to = &mut *target.transfer();
-        let first = copy(from, &mut Failing { store: to, writes }, &now, &mut |_| {});
-        let half = compare(from, to, &now, &mut |_| {}).unwrap();
-        assert_eq!(half.is_complete(), first.is_ok(), "a user is there with everything or not at all");
+        let first = copy(from, &mut Failing { store: to, writes });
+        let half = compare(from, to, NOW);
+        assert_eq!(half.is_same(), first.is_ok(), "a user is there with everything or not at all");
         if first.is_ok() {
             break;
         }
         failures += 1;
-        copy(from, to, &now, &mut |_| {}).unwrap();
-        let compared = compare(from, to, &now, &mut |_| {}).unwrap();
-        assert!(compared.is_complete() && compared.digest == compared.digest_there);
+        copy(from, to).unwrap();
+        assert!(compare(from, to, NOW).is_same());
     }
     assert!(failures > 5, "{failures}");
 }
 
 #[test]
-fn a_comparison_finds_what_is_missing_and_knows_what_is_newer() {
+fn a_comparison_finds_every_user_that_differs() {
     let (source, target) = (Model::new(u64::MAX), Model::new(u64::MAX));
     let (from, to) = (&mut *source.transfer(), &mut *target.transfer());
     fill(from);
-    copy(from, to, &now, &mut |_| {}).unwrap();
-    let different = |from: &mut dyn Transfer, to: &mut dyn Transfer| {
-        let compared = compare(from, to, &now, &mut |_| {}).unwrap();
-        assert_ne!(compared.digest, compared.digest_there);
-        (compared.users_different, compared.users_newer)
+    copy(from, to).unwrap();
+    let mut different = |op| {
+        done(to, op);
+        compare(from, to, NOW).different
     };
-    done(to, StoreOp::Unregister { uaid: uaid(5), chid: chid(1), at: Clock(900) });
-    assert_eq!(different(from, to), (0, 1));
-    done(to, StoreOp::Settle { rows: vec![RowKey::of(&message(6, 1, 1))], low_water: None, durable: true });
-    assert_eq!(different(from, to), (1, 1));
-    done(to, StoreOp::DropUser { uaid: uaid(7) });
-    assert_eq!(different(from, to), (2, 1));
+    let [five, six, seven] = [5, 6, 7].map(uaid);
+    assert_eq!(different(StoreOp::Unregister { uaid: five, chid: chid(1), at: Clock(900) }), [five]);
+    let acked = StoreOp::Settle { rows: vec![RowKey::of(&message(6, 1, 1))], low_water: None, durable: true };
+    assert_eq!(different(acked), [five, six]);
+    assert_eq!(different(StoreOp::DropUser { uaid: seven }), [five, six, seven]);
 }
 
 #[test]
@@ -430,10 +417,9 @@ fn who_would_be_dropped_or_reset_is_left_behind() {
     let (from, to) = (&mut *source.transfer(), &mut *target.transfer());
     let idle = UnixSeconds(NOW.0 - crate::IDLE_SECONDS_MAX);
     from.put_users(&[user(1, &[]), WholeUser { seen: idle, ..user(2, &[]) }]).unwrap();
-    let copied = copy(from, to, &now, &mut |_| {}).unwrap();
-    assert_eq!((copied.admitted.users_new, copied.users_idle, copied.users_of_other_version), (1, 1, 0));
+    let (copied, left) = copy(from, to).unwrap();
+    assert_eq!((copied.users_new, left), (1, LeftOut { idle: 1, ..LeftOut::default() }));
     assert!(found(to, 1).is_some() && found(to, 2).is_none());
-    assert!(compare(from, to, &now, &mut |_| {}).unwrap().is_complete());
 }
 
 #[test]

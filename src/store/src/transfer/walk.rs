@@ -9,7 +9,7 @@ use crate::idle;
 /// Users that are read at once: with 2,048 channels each 15 MB.
 const USERS_PER_BATCH: usize = 128;
 /// Users with an unreadable record that are named; the others are counted.
-pub const UNREADABLE_NAMED_MAX: usize = 100;
+const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// Users that a walk leaves out.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct LeftOut {
     pub of_other_version: u64,
     /// Their record cannot be read.
     pub unreadable: u64,
-    /// Positions of the first unreadable users, [`UNREADABLE_NAMED_MAX`] at most.
+    /// Positions of the first 100 unreadable users.
     pub unreadable_at: Vec<String>,
 }
 
@@ -34,10 +34,10 @@ impl LeftOut {
     }
 }
 
-/// Receiver of the batches of a walk: it gets the store, the users of a batch, and the users left out so far.
-pub type Take<'a> = dyn FnMut(&mut dyn Transfer, &[WholeUser], &LeftOut) -> Result<(), TransferFault> + 'a;
+/// Receiver of the batches of a walk: it gets the store and the users of a batch.
+pub type Take<'a> = dyn FnMut(&mut dyn Transfer, &[WholeUser]) -> Result<(), TransferFault> + 'a;
 
-/// Hands the users of each batch to `take`, with the store and the users left out so far.
+/// Hands the users of each batch to `take`, with the store. Returns the users that were left out.
 ///
 /// # Errors
 /// The store cannot be read, or `take` fails.
@@ -58,6 +58,6 @@ pub fn walk(
         let room = UNREADABLE_NAMED_MAX - left.unreadable_at.len();
         left.unreadable_at.extend(unreadable.into_iter().take(room));
         users.retain(|user| left.serves(user, now()));
-        take(from, &users, &left)?;
+        take(from, &users)?;
     }
 }
