@@ -16,7 +16,7 @@ PATIENCE = 60
 
 
 class BridgedServer(Server):
-    """A server with all bridges. `services` are the stand-ins that it calls."""
+    """A server with both bridges. `services` are the stand-ins that it calls."""
 
     def __init__(self, directory, services, settings=()):
         self.services = services
@@ -26,7 +26,6 @@ class BridgedServer(Server):
             f"bridge.fcm.credentials={services.path('fcm.json')}",
             f"bridge.fcm.base_url=https://localhost:{services.port('google')}",
             f"bridge.apns.channels={services.path('apns.json')}",
-            "bridge.stub.enabled=true",
             "log.level=trace",
         ]
         super().__init__(directory, shards=2, settings=[*base, *settings])

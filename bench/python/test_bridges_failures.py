@@ -123,7 +123,7 @@ def test_a_stalled_service_is_answered_by_the_deadline(start, services, bridge, 
         replies = [pool.submit(post, number) for number in range(10)]
         # The others are served meanwhile.
         exchange(browser, sender)
-        assert Device(server, "stub", app="success").post().status_code == 201
+        assert Device(server, "apns" if bridge == "fcm" else "fcm").post().status_code == 201
         for reply in replies:
             outcome, seconds = reply.result()
             assert outcome == (502, 903, None) and seconds >= 1.9

@@ -14,7 +14,7 @@ CONFIG = 78
 
 REFUSED = [
     ("acme", ["--domain", "push.example.org", "--acme-agree"]),
-    ("bridges", ["--set", "bridge.stub.enabled=true", "--set", "bridge.auth_keys=0123456789abcdef"]),
+    ("bridges", ["--set", "bridge.fcm.credentials=/nowhere.json", "--set", "bridge.auth_keys=0123456789abcdef"]),
     ("hibernate", ["--set", "hibernate.after=60"]),
     ("scylla", ["--set", "store.kind=scylla", "--set", "store.scylla.nodes=127.0.0.1:9"]),
 ]

@@ -15,9 +15,9 @@ import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from conftest import Server
+import upstream
+from bridged import KEY, BridgedServer
 
-KEY = "registration-key-of-this-test"
 TOKEN = "device-token-1"
 
 
@@ -42,7 +42,7 @@ class Communication(Exception):
 class Component:
     """A client that holds what the component holds, and sends what it sends."""
 
-    def __init__(self, server, bridge="stub", sender="success"):
+    def __init__(self, server, bridge="fcm", sender="firefox"):
         self.base = f"{server.url('endpoint')}/v1/{bridge}/{sender}/registration"
         self.uaid = self.auth = None
         self.channels = []
@@ -93,10 +93,10 @@ class Component:
 
 @pytest.fixture(params=["memory", "embedded"])
 def bridge_server(tmp_path, request):
-    settings = [f"bridge.auth_keys={KEY}", "bridge.stub.enabled=true", f"store.kind={request.param}"]
-    server = Server(tmp_path, settings=settings)
-    with server.running():
-        yield server
+    with upstream.running(tmp_path) as services:
+        server = BridgedServer(tmp_path, services, [f"store.kind={request.param}"])
+        with server.running():
+            yield server
 
 
 def post(endpoint):

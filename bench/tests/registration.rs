@@ -1,16 +1,33 @@
 //! The registration API over sockets, through the real process (PROTOCOL.md 3).
 
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::LazyLock;
+
 use crate::common::wire::{Heard, Wire};
 use crate::common::{Reply, Request, World, stranger};
 use murre_bench::frame::upgrade_request;
 use serde_json::{Value, json};
+use upstream::{FCM_CREDENTIALS, Papers};
 
-const SETTINGS: [&str; 4] =
-    ["--set", "bridge.auth_keys=registration-key-of-this-test", "--set", "bridge.stub.enabled=true"];
+/// Credentials of the app `firefox` at FCM. No service is there: no test here sends a notification.
+static CREDENTIALS: LazyLock<String> = LazyLock::new(|| {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registration");
+    std::fs::create_dir_all(&directory).unwrap();
+    let nowhere = (Ipv4Addr::LOCALHOST, 1).into();
+    Papers::new(Ipv4Addr::LOCALHOST.into()).unwrap().write(&directory, nowhere, nowhere).unwrap();
+    format!("bridge.fcm.credentials={}", directory.join(FCM_CREDENTIALS).display())
+});
+
+/// A server with registration of devices, and these settings.
+fn world_with(sets: &[&str]) -> World {
+    let own = ["bridge.auth_keys=registration-key-of-this-test", &CREDENTIALS];
+    let settings: Vec<&str> = own.iter().chain(sets).flat_map(|set| ["--set", set]).collect();
+    World::with(&settings)
+}
 
 fn world(store: &str) -> World {
-    let store = format!("store.kind={store}");
-    World::with(&[&SETTINGS[..], &["--set", &store]].concat())
+    world_with(&[&format!("store.kind={store}")])
 }
 
 fn json_of(reply: &Reply) -> Value {
@@ -58,7 +75,7 @@ impl Device {
 #[test]
 fn what_was_answered_200_survives_a_crash() {
     let mut world = world("embedded");
-    let kinds = ["webpush/any", "stub/success", "stub/error", "stub/success"];
+    let kinds = ["webpush/any", "fcm/firefox", "fcm/firefox", "fcm/firefox"];
     let mut devices = kinds.map(|kind| Device::register(&world, kind)).to_vec();
     for device in &mut devices {
         let reply = device.call(&world, "POST", "/subscription", &json!({ "key": null }));
@@ -85,7 +102,7 @@ fn a_bridged_user_has_no_session_and_is_removed() {
 }
 
 fn registers_and_is_removed(world: &World) {
-    let device = Device::register(world, "stub/success");
+    let device = Device::register(world, "fcm/firefox");
     let uaid = device.path.rsplit('/').next().unwrap().replace('-', "");
     let agent = world.agent(Some(&uaid));
     assert_ne!(agent.uaid, uaid, "a fresh UAID");
@@ -126,8 +143,8 @@ fn greets_from(world: &World, n: u8) -> bool {
 /// No address makes more users than it may, whatever it speaks, and none takes from another.
 #[test]
 fn an_address_makes_as_many_users_by_https_as_by_websocket_and_no_other_lacks_them() {
-    let world = World::with(&[&SETTINGS[..], &["--set", "strangers.new_users=5"]].concat());
-    let kinds = ["/v1/stub/success/registration", "/v1/webpush/any/registration"];
+    let world = world_with(&["strangers.new_users=5"]);
+    let kinds = ["/v1/fcm/firefox/registration", "/v1/webpush/any/registration"];
     let answers: Vec<_> = (0..40).map(|n| registers_from(&world, 2, kinds[n % 2], "")).collect();
     let made = answers.iter().filter(|(status, _)| *status == 200).count();
     assert!((5..=10).contains(&made), "{made} users of one address");
@@ -146,9 +163,8 @@ fn an_address_makes_as_many_users_by_https_as_by_websocket_and_no_other_lacks_th
 #[test]
 fn a_first_registration_needs_a_token_of_the_operator() {
     let token = "a-token-of-sixteen-or-more";
-    let access = ["--set", "access.register=token", "--set", &format!("access.tokens={token}")];
-    let world = World::with(&[&SETTINGS[..], &access].concat());
-    for users in ["/v1/webpush/x/registration", "/v1/stub/success/registration"] {
+    let world = world_with(&["access.register=token", &format!("access.tokens={token}")]);
+    for users in ["/v1/webpush/x/registration", "/v1/fcm/firefox/registration"] {
         assert_eq!(registers_from(&world, 2, users, "").0, 401, "{users}");
         assert_eq!(registers_from(&world, 2, users, "Bearer another-token-of-sixteen").0, 401, "{users}");
         assert_eq!(registers_from(&world, 2, users, &format!("Bearer {token}")).0, 200, "{users}");

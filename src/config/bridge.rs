@@ -1,4 +1,4 @@
-//! `bridge.auth_keys` and `bridge.stub.enabled`: registration of devices (PROTOCOL.md 3).
+//! `bridge.auth_keys`: registration of devices (PROTOCOL.md 3).
 
 use super::key::keys;
 use super::parse;
@@ -10,8 +10,4 @@ keys! {
         "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
         "Keys of the secrets that registered devices show: the first key makes them, every key verifies. Without keys there is no registration API. Several nodes need the same keys.",
         |c, raw| { c.bridge.auth_keys = parse::bearer_keys(raw)?; Some(()) };
-    #[live_if_on] "bridge.stub.enabled" = "false",
-        "true or false",
-        "Gives the bridge stub with the apps success and error, whose notifications reach nobody. For tests of clients and senders: never on a server with users.",
-        |c, raw| { c.bridge.stub = parse::flag(raw)?; Some(()) };
 }

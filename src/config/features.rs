@@ -10,7 +10,7 @@ use super::settings::{Config, DrainMode, StoreKind};
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     let asked = Asked {
         acme: config.acme.agree,
-        bridges: config.bridge.stub || config.fcm.credentials.is_some() || config.apns.channels.is_some(),
+        bridges: config.fcm.credentials.is_some() || config.apns.channels.is_some(),
         hibernate: config.hibernate.after.is_some() || config.drain.mode == DrainMode::Hibernate,
         scylla: config.store.kind == StoreKind::Scylla,
     };
@@ -44,7 +44,7 @@ fn lacking(asked: Asked, built: Asked) -> Option<&'static str> {
         (
             asked.bridges && !built.bridges,
             "a bridge needs the feature \"bridges\", which this build lacks (murre --version); install a build that has \
-             it, or remove bridge.fcm.credentials, bridge.apns.channels and bridge.stub.enabled",
+             it, or remove bridge.fcm.credentials and bridge.apns.channels",
         ),
         (
             asked.hibernate && !built.hibernate,

@@ -174,7 +174,7 @@ impl Config {
         self::tls::check(self)?;
         client_certificates::check(self)?;
         hibernate::check(self)?;
-        let bridged = self.bridge.stub || self.fcm.credentials.is_some() || self.apns.channels.is_some();
+        let bridged = self.fcm.credentials.is_some() || self.apns.channels.is_some();
         if bridged && self.bridge.auth_keys.is_empty() {
             return Err(ConfigError::Conflict(
                 "a bridge needs bridge.auth_keys, the keys of the secrets that devices show; set bridge.auth_keys",

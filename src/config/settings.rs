@@ -421,7 +421,6 @@ pub enum Challenge {
 pub struct Bridge {
     /// Keys of the secrets of registered users; the first makes them, all verify. Empty: the API is off.
     pub auth_keys: Vec<Secret>,
-    pub stub: bool,
 }
 
 /// Bounds and trust of the calls of mobile bridges.

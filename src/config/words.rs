@@ -25,7 +25,6 @@ const WORDS: &[(&str, &[&str])] = &[
     ("acme.agree", &["true", "false"]),
     ("acme.challenge", &["tls-alpn-01", "http-01"]),
     ("bridge.fcm.collapse", &["true", "false"]),
-    ("bridge.stub.enabled", &["true", "false"]),
     ("drain.mode", &["close", "hibernate"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),

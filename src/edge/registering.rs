@@ -25,11 +25,6 @@ impl BridgeProfiles {
     pub fn has(&self, kind: BridgeKind, app: &str) -> bool {
         self.0.get(&kind).is_some_and(|apps| apps.contains(app))
     }
-
-    /// Returns true if the bridge has any profile.
-    pub fn is_configured(&self, kind: BridgeKind) -> bool {
-        self.0.contains_key(&kind)
-    }
 }
 
 /// Settings of the registration API. Must not be logged.

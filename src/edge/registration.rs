@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use machine::ids::{Chid, Uaid};
-use machine::upstream::BridgeKind;
 use machine::{Command, Device, NewChannel, RegistrationAnswer, RegistrationCall, RegistrationCommand};
 
 use super::exchange::{BodyAction, method_refused};
@@ -70,10 +69,6 @@ impl PushEdge {
         let Some(kind) = UserType::parse(path.kind) else {
             return fault(ApiError::Registration(RegistrationFault::Type));
         };
-        let stub_is_off = !self.registrations.settings.profiles.is_configured(BridgeKind::Stub);
-        if kind == UserType::Bridge(BridgeKind::Stub) && stub_is_off {
-            return fault(ApiError::Registration(RegistrationFault::Type));
-        }
         Ok(BodyAction::Registration(Box::new(RegistrationDraft {
             call,
             uaid: user,

@@ -48,11 +48,6 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &BaseUrl, (shards, cpus
              port out of the VAPID audience: serve on port 443 and set endpoint.url without a port"
         );
     }
-    if config.bridge.stub {
-        tracing::warn!(
-            "stub bridge enabled; notifications of its users reach nobody: set bridge.stub.enabled to false"
-        );
-    }
     let public = |addresses: &[SocketAddr]| addresses.iter().any(|address| !address.ip().is_loopback());
     let (socket, endpoint) = (&config.websocket, &config.endpoint);
     let is_public = public(&config.public.listen())

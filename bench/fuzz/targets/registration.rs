@@ -9,7 +9,7 @@ use protocol::webpush::registration::{UserType, read_device, read_subscribe};
 use serde_json::{Value, json};
 
 fuzz_target!(|input: &[u8]| {
-    let bridges = [BridgeKind::Fcm, BridgeKind::Apns, BridgeKind::Stub].map(UserType::Bridge);
+    let bridges = [BridgeKind::Fcm, BridgeKind::Apns].map(UserType::Bridge);
     for kind in bridges.into_iter().chain([UserType::WebPush]) {
         let Ok(device) = read_device(kind, input) else { continue };
         assert!(device.token.len() <= DEVICE_TOKEN_BYTES_MAX);

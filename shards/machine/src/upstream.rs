@@ -19,8 +19,6 @@ pub enum BridgeKind {
     Fcm,
     /// Apple Push Notification service.
     Apns,
-    /// A service inside the server that answers as the token says; for tests.
-    Stub,
 }
 
 /// Way to reach a bridged user. Stored with the user ([`crate::simplepush::Contact`]).

@@ -20,7 +20,6 @@ pub(super) fn read_type(name: Option<&str>) -> Result<Option<BridgeKind>, OtherR
         None | Some("webpush") => Ok(None),
         Some("fcm") => Ok(Some(BridgeKind::Fcm)),
         Some("apns") => Ok(Some(BridgeKind::Apns)),
-        Some("stub") => Ok(Some(BridgeKind::Stub)),
         Some("gcm") => Err(OtherRouter::Gcm),
         Some("adm") => Err(OtherRouter::Adm),
         Some(_) => Err(OtherRouter::Unknown),
@@ -32,7 +31,6 @@ pub(super) fn type_name(kind: BridgeKind) -> &'static str {
     match kind {
         BridgeKind::Fcm => "fcm",
         BridgeKind::Apns => "apns",
-        BridgeKind::Stub => "stub",
     }
 }
 
@@ -52,7 +50,7 @@ pub(super) fn read_data(kind: BridgeKind, data: Option<&Value>, registered: Cloc
     // An early FCM registration names its project in the answer that the client got.
     let app = match kind {
         BridgeKind::Apns => members.get("rel_channel"),
-        BridgeKind::Fcm | BridgeKind::Stub => {
+        BridgeKind::Fcm => {
             let legacy = members.get("creds").and_then(|creds| creds.get("senderID"));
             members.get("app_id").filter(|app| !app.is_null()).or(legacy)
         }
@@ -79,7 +77,7 @@ pub(super) fn data(bridge: &Bridged) -> Value {
             Some(aps) => json!({"token": bridge.token, "rel_channel": bridge.app, "aps": aps}),
             None => json!({"token": bridge.token, "rel_channel": bridge.app}),
         },
-        BridgeKind::Fcm | BridgeKind::Stub => json!({"token": bridge.token, "app_id": bridge.app}),
+        BridgeKind::Fcm => json!({"token": bridge.token, "app_id": bridge.app}),
     }
 }
 

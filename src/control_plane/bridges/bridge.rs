@@ -1,8 +1,8 @@
-//! The three bridges: what each asks of its service, and what its answers mean.
+//! The two bridges: what each asks of its service, and what its answers mean.
 //!
 //! A bridge makes a request of a notification ([`Bridge::prepare`]), adds its credentials ([`Bridge::authorize`]) and
 //! reads the answer ([`Bridge::judge`]). Connections, deadlines, second attempts, breaker and guard are the same for
-//! all ([`super::profile`]).
+//! both ([`super::profile`]).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,14 +15,11 @@ use super::apns::{self, Apns};
 use super::fcm::Fcm;
 use super::judgement::Judgement;
 use super::request::{Answer, Authorization, CredentialAges, Prepared};
-use super::stub;
 
 /// Bridge of one profile.
 pub(super) enum Bridge {
     Fcm(Fcm),
     Apns(Box<Apns>),
-    /// A service inside the server.
-    Stub,
 }
 
 impl Bridge {
@@ -31,7 +28,6 @@ impl Bridge {
         match self {
             Bridge::Fcm(fcm) => fcm.prepare(to, message),
             Bridge::Apns(apns) => apns.prepare(to, message),
-            Bridge::Stub => Err(stub::judge(to)),
         }
     }
 
@@ -40,7 +36,6 @@ impl Bridge {
         match self {
             Bridge::Fcm(fcm) => fcm.authorize().await,
             Bridge::Apns(apns) => apns.authorize(),
-            Bridge::Stub => Ok(Authorization { header: None, generation: 0 }),
         }
     }
 
@@ -49,7 +44,6 @@ impl Bridge {
         match self {
             Bridge::Fcm(fcm) => fcm.renew(refused.generation),
             Bridge::Apns(apns) => apns.renew(refused.generation),
-            Bridge::Stub => false,
         }
     }
 
@@ -58,7 +52,6 @@ impl Bridge {
         match (self, other) {
             (Bridge::Fcm(one), Bridge::Fcm(other)) => one.leads_to(other),
             (Bridge::Apns(one), Bridge::Apns(other)) => one.leads_to(other),
-            (Bridge::Stub, Bridge::Stub) => true,
             _ => false,
         }
     }
@@ -75,7 +68,6 @@ impl Bridge {
         match self {
             Bridge::Fcm(_) => super::fcm::judge(answer, now),
             Bridge::Apns(apns) => apns.judge(answer.status.as_u16(), &answer.body, to),
-            Bridge::Stub => Judgement::no_answer_of_ours(answer.status.as_u16()),
         }
     }
 
@@ -83,7 +75,7 @@ impl Bridge {
     pub fn tick(&self, now: Instant) {
         match self {
             Bridge::Fcm(fcm) => fcm.tick(now),
-            Bridge::Apns(_) | Bridge::Stub => {}
+            Bridge::Apns(_) => {}
         }
     }
 
@@ -92,7 +84,6 @@ impl Bridge {
         match self {
             Bridge::Fcm(fcm) => CredentialAges { token: fcm.token_age(), certificate_expires: None },
             Bridge::Apns(apns) => apns.ages(),
-            Bridge::Stub => CredentialAges::default(),
         }
     }
 
@@ -101,7 +92,6 @@ impl Bridge {
         match self {
             Bridge::Fcm(_) => "check project_id and the credential of this profile in bridge.fcm.credentials",
             Bridge::Apns(_) => apns::GUARD_HINT,
-            Bridge::Stub => "the stub refuses on request",
         }
     }
 }

@@ -196,9 +196,7 @@ impl BridgeDriver {
                 profile.expired(pending, now);
             }
             start_waiting(&mut self.tasks, self.bounds, *number, profile, now);
-            if let Some(connections) = &profile.service.connections {
-                connections.close_idle(now);
-            }
+            profile.service.connections.close_idle(now);
         }
         let (names, profiles) = (&self.names, &mut self.profiles);
         let in_force = |number: &u64| names.values().any(|of| of == number);

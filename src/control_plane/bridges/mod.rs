@@ -3,7 +3,7 @@
 //! [`queue`] carries calls from the shards to the control plane and replies back; [`driver`] is the one task that makes
 //! them. Each configured [`profile`] has its own calls, [`connections`], [`breaker`], [`guard`] and [`retry_budget`]: a
 //! service that stalls delays no other. Its users share its places ([`waiting`]). A [`bridge`] makes requests and reads
-//! answers: [`fcm`], [`apns`] or the [`stub`].
+//! answers: [`fcm`] or [`apns`].
 //!
 //! Every part is bounded and every call gets its reply by its deadline. Device tokens and credentials are never logged.
 
@@ -26,7 +26,6 @@ mod request;
 mod retry_budget;
 mod settings;
 mod stats;
-mod stub;
 mod waiting;
 
 #[cfg(test)]

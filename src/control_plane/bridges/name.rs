@@ -15,7 +15,6 @@ impl BridgeName {
         match self.kind {
             BridgeKind::Fcm => "fcm",
             BridgeKind::Apns => "apns",
-            BridgeKind::Stub => "stub",
         }
     }
 }

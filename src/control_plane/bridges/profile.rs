@@ -47,7 +47,7 @@ pub(super) struct Profile {
 /// begin.
 pub(super) struct Service {
     pub bridge: Bridge,
-    pub connections: Option<Arc<Connections>>,
+    pub connections: Arc<Connections>,
 }
 
 /// One call, from its acceptance to its reply: it waits, or an attempt is under way.
@@ -84,8 +84,8 @@ pub(super) enum Next {
 }
 
 impl Service {
-    fn new(bridge: Bridge, connections: Option<Connections>) -> Arc<Service> {
-        Arc::new(Service { bridge, connections: connections.map(Arc::new) })
+    fn new(bridge: Bridge, connections: Connections) -> Arc<Service> {
+        Arc::new(Service { bridge, connections: Arc::new(connections) })
     }
 }
 
@@ -123,9 +123,8 @@ impl Profile {
     /// Returns true if these settings lead to the same project, or to the same app, at the same service: what was
     /// learned of it holds.
     pub fn leads_to(&self, settings: &ProfileSettings) -> bool {
-        let origin = |connections: Option<&Connections>| connections.map(|connections| connections.origin().clone());
         self.service.bridge.leads_to(&settings.bridge)
-            && origin(self.service.connections.as_deref()) == origin(settings.connections.as_ref())
+            && self.service.connections.origin() == settings.connections.origin()
     }
 
     /// Uses these settings from now on. What was learned of the service stays: calls, breaker, guard and numbers.
@@ -280,9 +279,8 @@ async fn exchange(service: &Service, prepared: &Prepared) -> Judgement {
         Ok(authorization) => authorization,
         Err(judgement) => return judgement,
     };
-    let Some(connections) = &service.connections else { return Judgement::unreachable() };
-    let Ok(mut stream) = Connections::stream(connections).await else { return Judgement::unreachable() };
-    let origin = connections.origin();
+    let Ok(mut stream) = Connections::stream(&service.connections).await else { return Judgement::unreachable() };
+    let origin = service.connections.origin();
     let scheme = if origin.https { "https" } else { "http" };
     let uri = format!("{scheme}://{}{}", origin.authority(), prepared.path);
     let request = Request::builder().method(Method::POST).uri(uri).body(Full::new(prepared.body.clone()));

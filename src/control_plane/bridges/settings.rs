@@ -15,7 +15,6 @@ use super::connections::Connections;
 use super::fcm::{Fcm, FcmRules, read_profiles};
 use super::name::BridgeName;
 use super::request::Check;
-use super::stub;
 use crate::config::Config;
 use crate::control_plane::http_client::{HttpClient, client_config};
 
@@ -40,8 +39,7 @@ pub struct BridgeSettings {
 pub(crate) struct ProfileSettings {
     pub name: Arc<BridgeName>,
     pub(super) bridge: Bridge,
-    /// `None`: the bridge makes no calls.
-    pub(super) connections: Option<Connections>,
+    pub(super) connections: Connections,
     /// For one call, with everything that it waits for.
     pub timeout: Duration,
 }
@@ -55,9 +53,6 @@ impl BridgeSettings {
         let mut profiles = Vec::new();
         fcm(config, &mut profiles)?;
         apns(config, crypto_keys, &mut profiles)?;
-        if config.bridge.stub {
-            stub(&mut profiles);
-        }
         let bounds = Bounds {
             in_flight_max: usize::from(config.bridge_calls.max_in_flight),
             waiting_max: usize::from(config.bridge_calls.queue),
@@ -101,10 +96,9 @@ pub struct ProfileReport {
 impl ProfileSettings {
     /// Asks the service once: an access token of Google, or a request of Apple that is no notification.
     async fn check(&self) -> Check {
-        match (&self.bridge, &self.connections) {
-            (Bridge::Fcm(fcm), _) => fcm.check().await,
-            (Bridge::Apns(_), Some(connections)) => connections.check().await,
-            (Bridge::Apns(_) | Bridge::Stub, _) => Check { service: Ok(()), date: None },
+        match &self.bridge {
+            Bridge::Fcm(fcm) => fcm.check().await,
+            Bridge::Apns(_) => self.connections.check().await,
         }
     }
 }
@@ -132,7 +126,7 @@ fn fcm(config: &Config, profiles: &mut Vec<ProfileSettings>) -> Result<(), Strin
         profiles.push(ProfileSettings {
             name: Arc::new(BridgeName { kind: BridgeKind::Fcm, app: profile.app }),
             bridge: Bridge::Fcm(bridge),
-            connections: Some(connections),
+            connections,
             timeout: fcm.timeout,
         });
     }
@@ -157,22 +151,11 @@ fn apns(config: &Config, crypto_keys: &[String], profiles: &mut Vec<ProfileSetti
         profiles.push(ProfileSettings {
             name: Arc::new(BridgeName { kind: BridgeKind::Apns, app: channel.name }),
             bridge: Bridge::Apns(Box::new(bridge)),
-            connections: Some(Connections::new(channel.url.origin().clone(), client, most, apns.idle_timeout)),
+            connections: Connections::new(channel.url.origin().clone(), client, most, apns.idle_timeout),
             timeout: apns.timeout,
         });
     }
     Ok(())
-}
-
-fn stub(profiles: &mut Vec<ProfileSettings>) {
-    for app in [stub::SUCCESS, stub::ERROR] {
-        profiles.push(ProfileSettings {
-            name: Arc::new(BridgeName { kind: BridgeKind::Stub, app: app.into() }),
-            bridge: Bridge::Stub,
-            connections: None,
-            timeout: Duration::from_secs(1),
-        });
-    }
 }
 
 /// Time after which a connection to FCM that no call uses is closed.

@@ -20,7 +20,6 @@ fn settings() -> RegistrationSettings {
     let mut profiles = BridgeProfiles::default();
     profiles.add(BridgeKind::Fcm, "app");
     profiles.add(BridgeKind::Apns, "ios");
-    profiles.add(BridgeKind::Stub, "error");
     RegistrationSettings { auth_keys: vec![AUTH_KEY.into(), "an-older-key-of-it".into()], profiles }
 }
 
@@ -118,8 +117,7 @@ fn a_key_locks_the_endpoint_and_a_channel_can_be_named() {
 
 #[test]
 fn types_are_told_apart() {
-    for (path, kind) in [("gcm/app", BridgeKind::Fcm), ("APNS/ios", BridgeKind::Apns), ("stub/error", BridgeKind::Stub)]
-    {
+    for (path, kind) in [("gcm/app", BridgeKind::Fcm), ("APNS/ios", BridgeKind::Apns)] {
         let mut harness = harness();
         harness.feed(call("POST", &format!("/v1/{path}/registration"), None, DEVICE).as_bytes());
         let RegistrationCall::Create { device: Some(device), .. } = &asked(&harness).call else { panic!() };

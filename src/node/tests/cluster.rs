@@ -2,6 +2,10 @@
 
 mod debts;
 
+use std::net::Ipv4Addr;
+
+use upstream::{CA, FCM_CREDENTIALS, Upstream};
+
 use super::*;
 use crate::control_plane::tests::certificates::TestCertificates;
 
@@ -392,13 +396,13 @@ fn a_database_that_is_away_is_no_damage() {
     );
 }
 
-/// Sends a call of the registration API of the stub to a node; returns status and body.
+/// Sends a call of the registration API to a node; returns status and body.
 fn registration(running: &RunningNode, method: &str, rest: &str, secret: &str, body: &str) -> (u16, Value) {
     let length = body.len();
     let answer = ask(
         running.addresses().endpoint[0],
         &format!(
-            "{method} /v1/stub/error/registration{rest} HTTP/1.1\r\nhost: localhost\r\nauthorization: webpush {secret}\r\n\
+            "{method} /v1/fcm/firefox/registration{rest} HTTP/1.1\r\nhost: localhost\r\nauthorization: webpush {secret}\r\n\
              content-length: {length}\r\nconnection: close\r\n\r\n{body}"
         ),
     );
@@ -411,25 +415,40 @@ fn registration(running: &RunningNode, method: &str, rest: &str, secret: &str, b
 async fn a_device_that_changes_at_one_node_is_reached_by_the_next_notification_at_another() {
     database().await;
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let bridge = ["bridge.auth_keys=0123456789abcdef", "bridge.stub.enabled=true"];
+    let papers = tempfile::tempdir().unwrap();
+    let services = Upstream::start(Ipv4Addr::LOCALHOST.into(), papers.path()).await.unwrap();
+    let file = |name: &str| papers.path().join(name).display().to_string();
+    let bridge = [
+        "bridge.auth_keys=0123456789abcdef".to_owned(),
+        format!("bridge.ca_file={}", file(CA)),
+        format!("bridge.fcm.credentials={}", file(FCM_CREDENTIALS)),
+        format!("bridge.fcm.base_url=https://localhost:{}", services.google.port()),
+        // The host of the tests may be slow.
+        "bridge.fcm.timeout=25".to_owned(),
+    ];
+    let bridge = bridge.each_ref().map(String::as_str);
     let [first, second] = dirs.each_ref().map(|dir| shared(dir.path(), &bridge));
     let (a, b) = (blocking(move || start(&first).unwrap()).await, blocking(move || start(&second).unwrap()).await);
-    let (status, made) = registration(&a, "POST", "", "", r#"{"token":"quota"}"#);
+    let (status, made) = registration(&a, "POST", "", "", r#"{"token":"token-of-the-first-device"}"#);
     assert_eq!(status, 200, "{made}");
     let text = |name: &str| made[name].as_str().unwrap().to_owned();
     let (endpoint, secret, user) = (text("endpoint"), text("secret"), format!("/{}", text("uaid")));
-    // The token says how the stub answers.
-    let answers = [("too_large", 413), ("busy", 503), ("quota", 429)];
-    for (round, (token, status)) in answers.into_iter().cycle().take(24).enumerate() {
+    let reached = || {
+        let call: Value = serde_json::from_str(&services.state.calls().last().unwrap().body).unwrap();
+        call["message"]["token"].clone()
+    };
+    for round in 0..24 {
         let (changes, sends) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let token = format!("token-of-device-{round}");
         let device = json!({ "token": token }).to_string();
         assert_eq!(registration(changes, "PUT", &user, &secret, &device), (200, json!({})), "{round}");
         for running in [sends, changes] {
             let answer = post_at(&endpoint, running);
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{round} {token}: {answer}");
+            assert!(answer.starts_with("HTTP/1.1 201 "), "{round}: {answer}");
+            assert_eq!(reached(), token);
         }
     }
-    assert_eq!(registration(&a, "PUT", &user, &secret, r#"{"token":"gone"}"#).0, 200);
+    assert_eq!(registration(&a, "PUT", &user, &secret, r#"{"token":"answer.unregistered.1"}"#).0, 200);
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 410 "));
     for running in [&a, &b] {
         let (status, answer) = registration(running, "POST", &format!("{user}/subscription"), &secret, "");

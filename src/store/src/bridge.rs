@@ -1,7 +1,7 @@
 //! Bytes of the record of a bridged user, the same in every backend. Big-endian.
 //!
 //! ```text
-//! 0 registered 8, 8 refused 8 (0: not), 16 kind (0 fcm, 1 apns, 2 stub), 17 app length 1, app, token length 2, token;
+//! 0 registered 8, 8 refused 8 (0: not), 16 kind (0 fcm, 1 apns), 17 app length 1, app, token length 2, token;
 //! then aps, if there is one
 //! ```
 //!
@@ -59,12 +59,11 @@ fn number(kind: BridgeKind) -> u8 {
     match kind {
         BridgeKind::Fcm => 0,
         BridgeKind::Apns => 1,
-        BridgeKind::Stub => 2,
     }
 }
 
 fn kind_of(number: u8) -> Option<BridgeKind> {
-    [BridgeKind::Fcm, BridgeKind::Apns, BridgeKind::Stub].into_iter().find(|kind| self::number(*kind) == number)
+    [BridgeKind::Fcm, BridgeKind::Apns].into_iter().find(|kind| self::number(*kind) == number)
 }
 
 #[cfg(test)]
@@ -93,7 +92,7 @@ mod tests {
         fn a_record_is_read_as_it_was_written(
             registered in any::<u64>(),
             refused in prop::option::of(1u64..),
-            kind in prop::sample::select(vec![BridgeKind::Fcm, BridgeKind::Apns, BridgeKind::Stub]),
+            kind in prop::sample::select(vec![BridgeKind::Fcm, BridgeKind::Apns]),
             (app, token, aps) in ("[a-z]{0,9}", ".{0,30}", prop::option::of(".{1,30}")),
         ) {
             let (aps, refused) = (aps.map(Into::into), refused.map(UnixSeconds));

@@ -253,7 +253,7 @@ fn the_longest_line_of_an_export_is_accepted() {
 
 /// Any record of a bridged user.
 fn any_bridge() -> impl Strategy<Value = Box<Bridged>> {
-    let kind = proptest::sample::select(vec![BridgeKind::Fcm, BridgeKind::Apns, BridgeKind::Stub]);
+    let kind = proptest::sample::select(vec![BridgeKind::Fcm, BridgeKind::Apns]);
     let texts = ("[A-Za-z0-9._-]{0,64}", "\\PC{0,60}", proptest::option::of("\\PC{1,60}"));
     (kind, texts, 0..1u64 << 50, proptest::option::of(1..1u64 << 40)).prop_map(|(kind, texts, registered, refused)| {
         let (app, token, aps) = texts;

@@ -10,7 +10,7 @@ fn always(answer: &str) -> Script {
 
 #[tokio::test]
 async fn calls_beyond_the_bounds_are_refused_at_once_and_the_others_are_answered_by_their_deadline() {
-    let sets = ["bridge.max_in_flight=2", "bridge.queue=3", "bridge.fcm.timeout=2", "bridge.stub.enabled=true"];
+    let sets = ["bridge.max_in_flight=2", "bridge.queue=3", "bridge.fcm.timeout=2"];
     let mut kit = Kit::start(&sets).await;
     kit.profile(|profile| profile.ages.token.is_some()).await;
     kit.upstream.state.set(always("silence"));
@@ -19,9 +19,6 @@ async fn calls_beyond_the_bounds_are_refused_at_once_and_the_others_are_answered
     let (ticket, outcome) = kit.reply().await;
     assert_eq!((ticket, outcome), (tickets[5], failed(BridgeFailure::Unavailable { retry_after: 10 })));
     kit.profile(|profile| (profile.in_flight, profile.waiting) == (2, 3)).await;
-    // Another profile is not delayed.
-    let stub = kit.submit(&user(BridgeKind::Stub, "success", "token"), &small());
-    assert_eq!(kit.reply().await, (stub, BridgeOutcome::Sent));
     for _ in 0..5 {
         assert_eq!(kit.reply().await.1, failed(BridgeFailure::NoAnswer));
     }

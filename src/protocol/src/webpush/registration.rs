@@ -90,7 +90,6 @@ impl UserType {
             () if is("webpush") => UserType::WebPush,
             () if is("fcm") || is("gcm") => UserType::Bridge(BridgeKind::Fcm),
             () if is("apns") => UserType::Bridge(BridgeKind::Apns),
-            () if is("stub") => UserType::Bridge(BridgeKind::Stub),
             () => return None,
         })
     }
@@ -139,7 +138,6 @@ pub fn read_device(kind: UserType, body: &[u8]) -> Result<Device, ApiError> {
     let DeviceBody { token, aps } = read_object(body)?;
     let bytes_min = match kind {
         UserType::WebPush => 0,
-        UserType::Bridge(BridgeKind::Stub) => 1,
         UserType::Bridge(BridgeKind::Fcm | BridgeKind::Apns) => TOKEN_BYTES_MIN,
     };
     let is_odd = |c: char| c.is_whitespace() || c.is_control();
@@ -341,13 +339,13 @@ mod tests {
 
     #[test]
     fn types_are_read_in_any_case() {
-        use BridgeKind::{Apns, Fcm, Stub};
-        let known = [("fcm", Fcm), ("GCM", Fcm), ("Apns", Apns), ("stub", Stub)];
+        use BridgeKind::{Apns, Fcm};
+        let known = [("fcm", Fcm), ("GCM", Fcm), ("Apns", Apns)];
         for (text, kind) in known {
             assert_eq!(UserType::parse(text), Some(UserType::Bridge(kind)), "{text}");
         }
         assert_eq!(UserType::parse("WebPush"), Some(UserType::WebPush));
-        for removed in ["adm", "simplepush", "", "fcm2"] {
+        for removed in ["adm", "simplepush", "stub", "", "fcm2"] {
             assert_eq!(UserType::parse(removed), None, "{removed}");
         }
     }
@@ -364,11 +362,7 @@ mod tests {
         for bad in ["1234567".to_owned(), "1234 5678".to_owned(), "1234\u{7f}5678".to_owned(), "x".repeat(1_025)] {
             assert_eq!(token(fcm, &bad), Some(ApiError::Registration(RegistrationFault::Token)), "{bad}");
         }
-        assert_eq!((token(UserType::WebPush, ""), token(UserType::Bridge(BridgeKind::Stub), "x")), (None, None));
-        assert_eq!(
-            token(UserType::Bridge(BridgeKind::Stub), ""),
-            Some(ApiError::Registration(RegistrationFault::Token))
-        );
+        assert_eq!(token(UserType::WebPush, ""), None);
         for bad in ["", "{", "[]", r#"["12345678",null]"#, "null", "{}", r#"{"token":1}"#, r#"{"token":null}"#] {
             assert_eq!(read(fcm, bad).err(), Some(ApiError::Registration(RegistrationFault::Body)), "{bad}");
         }
