@@ -141,8 +141,6 @@ counters! {
         counter tls_key_exchanges_x25519: "TLS handshakes that were completed, by the group of their key exchange.",
         counter tls_key_exchanges_secp256r1: "TLS handshakes that were completed, by the group of their key exchange.",
         counter tls_key_exchanges_secp384r1: "TLS handshakes that were completed, by the group of their key exchange.",
-        counter tls_handshakes_resumed: "Deprecated: the metric tls_handshakes has the kind as a label.",
-        counter tls_handshakes_tls_1_2: "Deprecated: the metric tls_handshakes has the version as a label.",
         counter tls_handshakes_failed_version: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_parameters: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_failed_name: "TLS handshakes that did not complete, by reason.",
@@ -189,9 +187,6 @@ counters! {
         counter node_tls_handshakes_failed: "Connections to node.tls.listen that spoke no TLS, or whose other end did not trust our certificate.",
         counter node_tls_handshakes_timeout: "Connections to node.tls.listen cut because their handshake took too long.",
         counter node_tls_refused: "Connections to node.tls.listen closed before their handshake began because no place was left.",
-        counter node_tls_accept_errors: "Always 0 since shards speak TLS themselves: see accept_errors.",
-        counter node_tls_unserved: "Always 0 since shards speak TLS themselves.",
-        counter node_tls_idle_closed: "Always 0 since shards speak TLS themselves: see idle_closes.",
         gauge node_tls_connections: "Connections to node.tls.listen, handshakes included.",
     }
 }

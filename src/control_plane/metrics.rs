@@ -8,13 +8,10 @@ mod labelled;
 
 mod process;
 
-mod renamed;
-
 mod strangers;
 
 pub(super) use format::Format;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -37,8 +34,7 @@ use super::{CertificatesInUse, MetricSources};
 use bridges::BridgeStats;
 use health::HealthStats;
 use labelled::{Labels, line};
-use process::ProcessMetrics;
-use renamed::{RENAMED, Renamed, successor};
+use process::{PrivateMemory, ProcessMetrics};
 use strangers::StrangerStats;
 
 /// Every metric: those of murre with the prefix `murre_`, those of the process with the names that every process has.
@@ -59,8 +55,8 @@ impl Metrics {
         murre.register_collector(Box::new(HealthStats(Arc::clone(&sources.conditions))));
         murre.register_collector(Box::new(Boards { sources, control_plane: own.boards.clone() }));
         murre.register_collector(Box::new(Nodes(own.nodes.clone())));
-        murre.register_collector(Box::new(ProcessMetrics::Deprecated));
-        process.register_collector(Box::new(ProcessMetrics::Standard));
+        murre.register_collector(Box::new(PrivateMemory));
+        process.register_collector(Box::new(ProcessMetrics));
         Metrics { murre, process }
     }
 
@@ -153,15 +149,9 @@ impl Collector for Boards {
             }
         }
         for (meaning, lines) in families.values() {
-            let mut family = encoder.encode_descriptor(meaning.name, &help(*meaning), None, kind(*meaning))?;
+            let mut family = encoder.encode_descriptor(meaning.name, meaning.help, None, kind(*meaning))?;
             for (labels, value) in lines {
                 encode(family.encode_family(labels)?, *meaning, *value)?;
-            }
-            if let Some(renamed) = RENAMED.iter().find(|renamed| renamed.old == meaning.name) {
-                let mut family = encoder.encode_descriptor(renamed.new, renamed.help, None, kind(*meaning))?;
-                for (labels, value) in lines {
-                    encode_renamed(family.encode_family(labels)?, renamed, *value)?;
-                }
             }
         }
         encode_histograms(self.sources.shards.iter().chain(&self.control_plane), &mut encoder)?;
@@ -172,26 +162,10 @@ impl Collector for Boards {
             encode_statements(statements, &mut encoder)?;
         }
         for (meaning, value) in self.control_plane.iter().flat_map(|board| board.read()) {
-            encode(encoder.encode_descriptor(meaning.name, &help(meaning), None, kind(meaning))?, meaning, value)?;
+            encode(encoder.encode_descriptor(meaning.name, meaning.help, None, kind(meaning))?, meaning, value)?;
         }
         Ok(())
     }
-}
-
-/// The help of a metric, or the name that replaces it.
-fn help(meaning: Meaning) -> Cow<'static, str> {
-    match successor(meaning) {
-        Some(name) => Cow::Owned(format!("Deprecated: use {name}")),
-        None => Cow::Borrowed(meaning.help),
-    }
-}
-
-/// The value of a metric under its new name, in the unit of that name.
-fn encode_renamed(encoder: MetricEncoder<'_>, renamed: &Renamed, value: u64) -> Result<(), fmt::Error> {
-    if renamed.divisor > 1.0 {
-        return ConstCounter::new(value as f64 / renamed.divisor).encode(encoder);
-    }
-    ConstCounter::new(value).encode(encoder)
 }
 
 /// The histograms of these boards, summed by name and label: 27 series for each, with any number of shards.
@@ -230,11 +204,14 @@ fn encode_histograms<'a>(
 fn encode_store(store: &Board, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
     for (meaning, value) in store.read() {
         let name = format!("store_{}", meaning.name.trim_start_matches("store_"));
-        encode(encoder.encode_descriptor(&name, &help(meaning), None, kind(meaning))?, meaning, value)?;
-        if let Some(renamed) = RENAMED.iter().find(|renamed| renamed.old == name) {
-            let encoder = encoder.encode_descriptor(renamed.new, renamed.help, None, kind(meaning))?;
-            encode_renamed(encoder, renamed, value)?;
+        // A board counts microseconds; Prometheus expects seconds.
+        if let Some(base) = name.strip_suffix("_microseconds") {
+            let name = format!("{base}_seconds");
+            let encoder = encoder.encode_descriptor(&name, meaning.help, None, kind(meaning))?;
+            ConstCounter::new(seconds(value)).encode(encoder)?;
+            continue;
         }
+        encode(encoder.encode_descriptor(&name, meaning.help, None, kind(meaning))?, meaning, value)?;
     }
     Ok(())
 }
@@ -354,7 +331,7 @@ mod tests {
         assert!(text.contains(wanted), "{text}");
         assert!(text.contains("murre_sessions{shard=\"1\"} 2\n"), "{text}");
         assert!(text.contains("murre_store_hellos_total 0\n"), "{text}");
-        assert!(text.contains("murre_process_resident_bytes "), "{text}");
+        assert!(text.contains("murre_process_private_bytes "), "{text}");
         for name in
             ["resident_memory_bytes", "open_fds", "max_fds", "threads", "cpu_seconds_total", "start_time_seconds"]
         {
@@ -397,30 +374,17 @@ mod tests {
     }
 
     counters! {
-        /// Numbers with deprecated names.
-        pub struct Old {
-            counter looks: "Users looked up.",
-            counter store_sync_microseconds: "Time.",
-            counter peer_answers_within_1ms: "Calls.",
-        }
+        /// Of a store.
+        pub struct Times { counter store_sync_microseconds: "Time.", }
     }
 
     #[test]
-    fn a_deprecated_name_is_shown_beside_the_new_one_and_names_it() {
-        let board = Arc::new(Board::new(&[Old::MEANINGS]));
-        Old { looks: 3, store_sync_microseconds: 1_500_000, peer_answers_within_1ms: 1 }.write_to(&board, 0);
-        let sources = MetricSources { shards: vec![board], ..MetricSources::default() };
+    fn times_of_a_store_are_shown_in_seconds() {
+        let board = Arc::new(Board::new(&[Times::MEANINGS]));
+        Times { store_sync_microseconds: 1_500_000 }.write_to(&board, 0);
+        let sources = MetricSources { store: Some(board), ..MetricSources::default() };
         let text = Metrics::new(Arc::new(sources), &Own::default()).encode(Format::Text).unwrap();
-        for lines in [
-            "# HELP murre_looks_total Deprecated: use murre_presence_lookups_total\n",
-            "murre_looks_total{shard=\"0\"} 3\n",
-            "murre_presence_lookups_total{shard=\"0\"} 3\n",
-            "# HELP murre_store_sync_microseconds_total Deprecated: use murre_store_sync_seconds_total\n",
-            "murre_store_sync_seconds_total{shard=\"0\"} 1.5\n",
-            "# HELP murre_peer_answers_within_1ms_total Deprecated: use murre_peer_call_duration_seconds\n",
-        ] {
-            assert!(text.contains(lines), "{lines}: {text}");
-        }
+        assert!(text.contains("\nmurre_store_sync_seconds_total 1.5\n") && !text.contains("microseconds"), "{text}");
     }
 
     #[test]

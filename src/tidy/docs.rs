@@ -169,12 +169,10 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Names of histograms, and new names of numbers that are deprecated.
+/// Names of histograms.
 fn histograms(text: &str) -> Vec<(String, String)> {
     let named = text.split("HistogramMeaning {").skip(1).filter_map(|rest| rest.split('"').nth(1));
-    let renamed = text.split("renamed(").skip(1).filter(|rest| rest.trim_start().starts_with('"'));
-    let renamed = renamed.filter_map(|rest| rest.split('"').nth(3));
-    named.chain(renamed).map(|name| (name.to_owned(), String::new())).collect()
+    named.map(|name| (name.to_owned(), String::new())).collect()
 }
 
 /// The first argument of each of these calls that is a text.

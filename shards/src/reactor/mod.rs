@@ -396,7 +396,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.unpublished = false;
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.connections_max = u64::from(self.limits.connections_max);
-        self.stats.enters = self.plane.enters();
+        self.stats.ring_submits = self.plane.enters();
         let waiting = |of: &[lines::Line]| of.iter().map(|line| self.lines.len(*line) as u64).sum();
         self.stats.senders_waiting = waiting(&[lines::Line::Senders, lines::Line::NewSenders]);
         self.stats.sessions_waiting = waiting(&[lines::Line::Sessions]);

@@ -64,7 +64,7 @@ counters! {
         counter idle_evicted: "HTTP connections ended because they were idle and another one needed their place.",
         counter stuck_closes: "WebSockets ended because a message stayed unfinished or the socket took no bytes.",
         counter turns: "Turns of the loop.",
-        counter enters: "Visits of rings.",
+        counter ring_submits: "System calls that submitted to the rings.",
         counter parks: "Times the shard slept.",
         gauge side_entries: "Connections with bytes waiting or a move under way.",
         gauge side_bytes: "Bytes of memory for those.",

@@ -70,8 +70,6 @@ mod tests {
             tls_handshakes_resumed_1_3: 5,
             tls_handshakes_full_1_2: 6,
             tls_key_exchanges_x25519mlkem768: 7,
-            tls_handshakes_resumed: 5,
-            tls_handshakes_tls_1_2: 6,
             ..TlsStats::default()
         };
         stats.write_to(&board, 0);
@@ -88,10 +86,6 @@ mod tests {
             "murre_tls_handshakes_total{version=\"1.2\",kind=\"resumed\",shard=\"0\"} 0",
             "murre_tls_key_exchanges_total{group=\"x25519mlkem768\",shard=\"0\"} 7",
             "murre_tls_key_exchanges_total{group=\"x25519\",shard=\"0\"} 0",
-            "# HELP murre_tls_handshakes_resumed_total Deprecated: use murre_tls_handshakes_total",
-            "murre_tls_handshakes_resumed_total{shard=\"0\"} 5",
-            "# HELP murre_tls_handshakes_tls_1_2_total Deprecated: use murre_tls_handshakes_total",
-            "murre_tls_handshakes_tls_1_2_total{shard=\"0\"} 6",
         ] {
             assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
         }

@@ -161,7 +161,7 @@ impl PeerDriver {
         let end = match result {
             Ok(answer) => {
                 let (status, took) = (answer.status.as_u16(), Duration::from_nanos(now.since(call.since).0));
-                self.stats.answered(took);
+                self.stats.peer_answers += 1;
                 self.call_times.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
                 peer.stats.answered(status, took);
                 let reply = answer.reply(&call.op);

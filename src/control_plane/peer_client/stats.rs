@@ -26,11 +26,6 @@ counters! {
         counter peer_leave_unreachable: "DELETE /notif not sent.",
         counter peer_refused: "Calls answered with a status that says that keys or versions of the nodes differ.",
         counter peer_answers: "Calls answered, owed ones too.",
-        counter peer_answer_microseconds: "Time from the submission of a call to its answer, all calls together.",
-        counter peer_answers_within_1ms: "Calls answered within 1 ms.",
-        counter peer_answers_within_10ms: "Calls answered within 10 ms.",
-        counter peer_answers_within_100ms: "Calls answered within 100 ms.",
-        counter peer_answers_within_1s: "Calls answered within 1 s.",
         counter peer_owed_answered: "Owed notifications that were answered later.",
         counter peer_owed_over: "Owed notifications given up because their node's run is over.",
         counter peer_owed_dropped: "Owed notifications forgotten because there were too many; their nodes read storage for all sessions.",
@@ -76,16 +71,6 @@ impl PeerStats {
             (PeerOp::Leave { .. }, Busy | Held | Unreachable) => &mut self.peer_leave_unreachable,
         };
         *counter += 1;
-    }
-
-    /// Counts an answer that took this long.
-    pub(super) fn answered(&mut self, took: Duration) {
-        self.peer_answers += 1;
-        self.peer_answer_microseconds += took.as_micros() as u64;
-        self.peer_answers_within_1ms += u64::from(took <= Duration::from_millis(1));
-        self.peer_answers_within_10ms += u64::from(took <= Duration::from_millis(10));
-        self.peer_answers_within_100ms += u64::from(took <= Duration::from_millis(100));
-        self.peer_answers_within_1s += u64::from(took <= Duration::from_secs(1));
     }
 }
 

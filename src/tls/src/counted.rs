@@ -40,8 +40,6 @@ pub(crate) fn count_completed(stats: &mut TlsStats, is_tls12: bool, completed: C
         (true, true) => &mut stats.tls_handshakes_resumed_1_2,
     };
     *counter += 1;
-    stats.tls_handshakes_resumed += u64::from(is_resumed);
-    stats.tls_handshakes_tls_1_2 += u64::from(is_tls12);
     let exchanges = match group {
         Some(NamedGroup::X25519MLKEM768) => &mut stats.tls_key_exchanges_x25519mlkem768,
         Some(NamedGroup::X25519) => &mut stats.tls_key_exchanges_x25519,

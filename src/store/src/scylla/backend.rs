@@ -102,10 +102,10 @@ impl Scylla {
         runtime.spawn(async move { watched.watch().await });
         runtime.spawn(async move {
             let mut second = tokio::time::interval(Duration::from_secs(1));
-            for look in 1.. {
+            loop {
                 second.tick().await;
                 copied.note_limit();
-                copied.stats.write_to(&shown, look);
+                copied.stats.write_to(&shown);
             }
         });
         let in_flight = usize::from(config.in_flight.max(1));
@@ -139,7 +139,7 @@ impl Scylla {
     }
 
     pub fn latencies(&self) -> Arc<LatencyHistograms> {
-        Arc::clone(&self.client.stats.all_latencies)
+        Arc::clone(&self.client.stats.latencies)
     }
 
     pub fn nodes(&self) -> Arc<dyn NodeTable> {

@@ -1,11 +1,10 @@
 //! Counters of the shared store: statements by kind with their latency, operations of the port by kind, and other
 //! numbers. Written by the store's runtime, copied to a board about once a second.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use hdrhistogram::Histogram;
 use machine::StoreOp;
 use machine::stats::{Board, Kind, Meaning};
 
@@ -28,16 +27,6 @@ macro_rules! statements {
                 name: concat!("store_", stringify!($name), "_statements"),
                 kind: Kind::Counter,
                 help: concat!("Statements sent: ", $what),
-            },
-            Meaning {
-                name: concat!("store_", stringify!($name), "_p50_microseconds"),
-                kind: Kind::Gauge,
-                help: concat!("Median time, of the last minute at most: ", $what),
-            },
-            Meaning {
-                name: concat!("store_", stringify!($name), "_p99_microseconds"),
-                kind: Kind::Gauge,
-                help: concat!("99th percentile, of the last minute at most: ", $what),
             },
         )+];
     };
@@ -161,31 +150,20 @@ others! {
     Gauge in_flight_max: "The most statements without an answer at any time.",
 }
 
-/// Quantiles are of this many looks at most: a minute, so that a scraper that comes once a minute misses little.
-const LOOKS_PER_WINDOW: u64 = 60;
-/// A latency beyond it counts as this: no statement is waited for longer.
-const LATENCY_US_MAX: u64 = 60_000_000;
-
 /// All counters of the store.
 pub(super) struct SharedStoreStats {
     counts: Vec<AtomicU64>,
-    /// Of the last minute.
-    latencies: Vec<Mutex<Histogram<u32>>>,
-    /// Since the beginning.
-    pub(super) all_latencies: Arc<LatencyHistograms>,
+    pub(super) latencies: Arc<LatencyHistograms>,
     operations: Vec<AtomicU64>,
     pub(super) others: Others,
 }
 
 impl SharedStoreStats {
     pub(super) fn new() -> SharedStoreStats {
-        let latency = || Histogram::new_with_bounds(1, LATENCY_US_MAX, 2);
         let atomics = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         SharedStoreStats {
             counts: atomics(STATEMENTS.len()),
-            // Invariant: these bounds and two digits make a histogram.
-            latencies: STATEMENTS.iter().map(|_| Mutex::new(latency().expect("a histogram"))).collect(),
-            all_latencies: Arc::new(LatencyHistograms::new(STATEMENT_NAMES)),
+            latencies: Arc::new(LatencyHistograms::new(STATEMENT_NAMES)),
             operations: atomics(OPERATION_MEANINGS.len()),
             others: Others::default(),
         }
@@ -215,23 +193,11 @@ impl SharedStoreStats {
         self.counts[statement as usize].load(Ordering::Relaxed)
     }
 
-    /// Copies everything. Called about once a second; quantiles begin anew every so often.
-    pub(super) fn write_to(&self, board: &Board, look: u64) {
+    /// Copies the numbers. Called about once a second.
+    pub(super) fn write_to(&self, board: &Board) {
         self.others.write_to(board, 0);
-        let mut at = OTHER_MEANINGS.len();
-        for count in &self.operations {
+        for (at, count) in (OTHER_MEANINGS.len()..).zip(self.operations.iter().chain(&self.counts)) {
             board.set(at, count.load(Ordering::Relaxed));
-            at += 1;
-        }
-        for (count, latency) in self.counts.iter().zip(&self.latencies) {
-            board.set(at, count.load(Ordering::Relaxed));
-            let mut latency = latency.lock().unwrap_or_else(PoisonError::into_inner);
-            board.set(at + 1, latency.value_at_quantile(0.5));
-            board.set(at + 2, latency.value_at_quantile(0.99));
-            if look.is_multiple_of(LOOKS_PER_WINDOW) {
-                latency.reset();
-            }
-            at += 3;
         }
     }
 }
@@ -247,9 +213,7 @@ impl Drop for Sent<'_> {
     fn drop(&mut self) {
         self.stats.others.in_flight.fetch_sub(1, Ordering::Relaxed);
         let micros = u64::try_from(self.at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.stats.all_latencies.record(self.statement as usize, micros);
-        let latency = &self.stats.latencies[self.statement as usize];
-        latency.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros.max(1));
+        self.stats.latencies.record(self.statement as usize, micros);
     }
 }
 
@@ -263,10 +227,6 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn read(board: &Board, name: &str) -> u64 {
-        board.read().find(|(meaning, _)| meaning.name == name).expect("it is on the board").1
-    }
-
     #[test]
     fn every_statement_is_in_the_buckets_of_its_own_kind_for_good() {
         let stats = SharedStoreStats::new();
@@ -274,32 +234,17 @@ mod tests {
             let mut sent = stats.sent(Statement::UserRead);
             sent.at -= Duration::from_millis(took);
         }
-        stats.write_to(&SharedStoreStats::board(), LOOKS_PER_WINDOW);
-        let read = |name: &str| stats.all_latencies.read().find(|taken| taken.name == name).expect("a row");
+        let board = SharedStoreStats::board();
+        stats.write_to(&board);
+        let sent = board.read().find(|(meaning, _)| meaning.name == "store_user_read_statements");
+        assert_eq!(sent.expect("it is on the board").1, 3);
+        let read = |name: &str| stats.latencies.read().find(|taken| taken.name == name).expect("a row");
         let taken = read("user_read");
         assert_eq!(taken.counts.iter().sum::<u64>(), 3);
         assert_eq!(taken.counts[..2], [0, 0], "none took less than a millisecond");
         // One of 400 ms, and a little more on a busy host.
         assert!(taken.counts[10..].iter().sum::<u64>() >= 1 && taken.sum_us >= 402_000, "{taken:?}");
         assert_eq!(read("user_put").counts.iter().sum::<u64>(), 0);
-        assert_eq!(stats.all_latencies.read().count(), STATEMENTS.len());
-    }
-
-    #[test]
-    fn a_statement_that_took_long_is_seen_in_its_own_quantiles_until_the_window_is_over() {
-        let (stats, board) = (SharedStoreStats::new(), SharedStoreStats::board());
-        for took in [1, 1, 1, 400] {
-            let mut sent = stats.sent(Statement::UserRead);
-            sent.at -= Duration::from_millis(took);
-        }
-        let (half, most) = ("store_user_read_p50_microseconds", "store_user_read_p99_microseconds");
-        for look in 1..=LOOKS_PER_WINDOW {
-            stats.write_to(&board, look);
-            assert!((1_000..100_000).contains(&read(&board, half)), "{}", read(&board, half));
-            assert!((400_000..4_000_000).contains(&read(&board, most)), "{}", read(&board, most));
-        }
-        assert_eq!(read(&board, "store_user_put_p99_microseconds"), 0);
-        stats.write_to(&board, LOOKS_PER_WINDOW + 1);
-        assert_eq!((read(&board, most), read(&board, "store_user_read_statements")), (0, 4));
+        assert_eq!(stats.latencies.read().count(), STATEMENTS.len());
     }
 }

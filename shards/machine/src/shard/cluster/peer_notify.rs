@@ -17,7 +17,7 @@ use super::pending::PeerNotify;
 impl ShardMachine {
     /// Reads the user again, and notifies the node that has the user.
     pub(in super::super) fn notify_holder(&mut self, cx: &mut StepContext<'_>, notify: PeerNotify) {
-        self.stats.looks += 1;
+        self.stats.presence_lookups += 1;
         let op = notify.load_op();
         self.submit(cx, PendingOp::LoadForNotify(Box::new(notify)), op);
     }

@@ -128,7 +128,7 @@ impl ShardMachine {
         let session = self.sessions.live(at);
         let uaid = session.uaid;
         if self.in_cluster() && session.stored.has_user() && self.tickets.room() {
-            self.stats.doubts += 1;
+            self.stats.presence_checks += 1;
             self.submit(cx, PendingOp::CheckPresence { session: at }, StoreOp::LoadUser { uaid });
         }
     }

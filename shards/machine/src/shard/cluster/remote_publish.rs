@@ -31,7 +31,7 @@ impl ShardMachine {
         }
         let Publish { uaid, chid, message } = publish;
         let lookup = Box::new(Lookup { reply_to, uaid, chid, message });
-        self.stats.looks += 1;
+        self.stats.presence_lookups += 1;
         self.submit(cx, PendingOp::LoadForPublish(lookup), StoreOp::Locate { uaid, chid });
     }
 
