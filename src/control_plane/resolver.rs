@@ -2,8 +2,7 @@
 //! never joined: neither the control plane nor its end is held up by a name server that does not answer.
 //!
 //! One lookup for a name at a time, for all callers: a name without an answer takes one place, however often it is
-//! asked for, and leaves the others to names that can be found. A lookup that waits ends with its last caller, since
-//! strangers choose names too.
+//! asked for, and leaves the others to names that can be found. A lookup that waits ends with its last caller.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
