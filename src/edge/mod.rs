@@ -5,8 +5,9 @@
 //! that speak for several of them; [`messages`] reads what both say, and [`frames`] writes to both. [`endpoint`] serves
 //! app servers, [`receipts`] their requests for the outcome of a message, and [`simplepush`] the app servers of
 //! SimplePush. [`registration`] serves devices of mobile bridges, and [`node`] other nodes. [`ingest`] calls them and
-//! counts the work, [`http`] reads the heads of the last five and [`http_body`] their bodies. [`respond`] and [`published`] answer them, and [`response`] writes the
-//! responses. [`pages`] has health pages and [`front`] the page of `/`, and [`close`] is the one table of goodbyes.
+//! counts the work, [`http`] reads the heads of the last five and [`http_body`] their bodies. [`respond`] and
+//! [`published`] answer them, and [`response`] writes the responses. [`pages`] has health pages and [`front`] the page
+//! of `/`, and [`close`] is the one table of goodbyes.
 //! [`admission`] and [`sender_rates`] limit connections and senders, and [`access`] has the rules about callers, and
 //! [`callers`] reads the addresses that proxies name.
 
