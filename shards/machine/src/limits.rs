@@ -328,8 +328,8 @@ pub const DEVICE_TOKEN_BYTES_MAX: usize = 1_024;
 pub const APS_BYTES_MAX: usize = 1_024;
 /// Characters of the name of a profile of a bridge. Refuse: 400 in a request, the start in the configuration.
 pub const BRIDGE_APP_BYTES_MAX: usize = 64;
-/// Calls of one shard of the services of bridged users without a reply yet: about 4,096 x 6 KiB = 24 MB with their bodies
-/// at most. The queues to each server have smaller bounds. Shed: 503.
+/// Calls of one shard of the services of bridged users without a reply yet: about 4,096 x 6 KiB = 24 MB with their
+/// bodies at most. The queues to each service have smaller bounds. Shed: 503.
 pub const UPSTREAM_CALLS_MAX: usize = 4_096;
 /// Calls of these for one user: a sixteenth. Shed: 503 for its senders alone.
 pub const UPSTREAM_CALLS_OF_USER_MAX: usize = UPSTREAM_CALLS_MAX / 16;
