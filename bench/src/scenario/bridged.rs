@@ -115,6 +115,8 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let steady = load.stage("service answers", options.seconds)?;
     let mut stages = vec![steady];
     if options.stall > 0.0 {
+        // A POST of the stage before that is still under way would meet the silence.
+        load.drain()?;
         load.say("silence")?;
         stages.push(load.stage("service silent", options.stall)?);
         load.say(&load.success())?;

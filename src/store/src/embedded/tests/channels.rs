@@ -1,4 +1,5 @@
-//! Channels as rows: the writes of a register, directories of other versions, and rows of channels and users that are no more.
+//! Channels as rows: the writes of a register, directories of other versions, and rows of channels and users that are
+//! no more.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
