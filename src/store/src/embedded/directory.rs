@@ -12,7 +12,7 @@ use super::error::{Cause, StoreOpenError};
 
 /// Content of the format file.
 pub(super) const FORMAT: &str = "murre store, format 1\n";
-/// How the format file of any version begins.
+/// The first bytes of the format file of any version.
 const FORMAT_FRONT: &str = "murre ";
 /// Longest format of another version that an error names, bytes.
 const FORMAT_BYTES_MAX: usize = 64;
