@@ -11,8 +11,6 @@ pub mod edge;
 
 pub mod control_plane;
 
-pub mod config;
-
 pub mod host;
 
 pub mod node;

@@ -19,8 +19,8 @@ use store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, Whole
 
 use super::import::{Line, encode_row};
 use super::{ConfigArgs, fail, status};
-use crate::config::{Config, ConfigError, StoreKind};
 use crate::node::{self, NodeError};
+use config::{Config, ConfigError, StoreKind};
 
 /// Characters of the rows of one line, unless its only row is longer. With 32 users at once that is 16 MiB of memory,
 /// and a line with 2,048 channels has less than 1 MiB, of the 16 that an import reads.

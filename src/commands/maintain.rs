@@ -19,8 +19,8 @@ use store::shared::error::DatabaseError;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};
-use crate::config::{Config, Secret};
 use crate::node::{self, BackupCopy, NodeError, is_backup_name};
+use config::{Config, Secret};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -146,7 +146,7 @@ fn told(census: &Census, spaces: &BTreeMap<&'static str, Space>) -> String {
 }
 
 fn with_config(
-    config: Result<Config, crate::config::ConfigError>,
+    config: Result<Config, config::ConfigError>,
     task: impl FnOnce(Config) -> Result<String, NodeError>,
 ) -> ExitCode {
     match config {
@@ -252,7 +252,7 @@ const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
+    use config::Sources;
 
     #[test]
     fn a_salvage_that_lost_something_says_how_much() {

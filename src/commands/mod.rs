@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Sources};
 pub use crate::status;
+use config::{Config, ConfigError, Sources};
 
 pub mod serve;
 

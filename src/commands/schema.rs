@@ -8,7 +8,7 @@ use store::shared::options::Options;
 use store::shared::schema::{Layout, Server, VERSION};
 
 use super::{ConfigArgs, fail, status};
-use crate::config::{self, Config};
+use config::Config;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

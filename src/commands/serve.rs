@@ -13,10 +13,10 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 
 use super::{fail, status};
-use crate::config::keys::KEYS;
-use crate::config::{Config, Log, LogFormat, Sources};
 use crate::node::{self, Environment, HostClock, RunningNode, Signal, StopOutcome};
 use crate::version;
+use config::keys::KEYS;
+use config::{Config, Log, LogFormat, Sources};
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -215,7 +215,7 @@ impl clap::Args for Args {
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let texts = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned();
-        let flag = |key: &'static crate::config::keys::Key| {
+        let flag = |key: &'static config::keys::Key| {
             let (flag, _) = key.flag?;
             Some((format!("--{flag}"), key.name, matches.get_one::<String>(key.name)?.clone()))
         };

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::http_client::{HttpClient, HttpClientError};
 use super::jitter::jitter;
-use crate::config::Secret;
+use config::Secret;
 use protocol::wire::url::HttpUrl;
 
 /// Source of broadcasts.

@@ -81,11 +81,11 @@ use std::time::{Duration, Instant};
 use machine::stats::Board;
 use tokio::sync::watch;
 
-use crate::config::Secret;
 use crate::host::Plane;
 use admin_server::{AdminServer, Counted, Handshake, Hosts};
 use broadcast_poller::BroadcastPoller;
 use broadcasts::Broadcasts;
+use config::Secret;
 use http_client::HttpClient;
 use protocol::wire::url::HttpUrl;
 use shards::ports::Port;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use shards::ring::{self, ProbeError};
 
-use crate::config::PlaneChoice;
+use config::PlaneChoice;
 
 /// Everything by which a host is judged.
 #[derive(Debug, Default)]

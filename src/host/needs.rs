@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::config::{Config, PlaneChoice, Shards, Steer, StoreKind};
+use config::{Config, PlaneChoice, Shards, Steer, StoreKind};
 
 /// Demand for a feature of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use super::finding::{Finding, Verdict, good};
 use super::kernel;
 use super::needs::Needs;
 use super::resources;
-use crate::config::PlaneChoice;
+use config::PlaneChoice;
 
 /// Plane of a server, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]

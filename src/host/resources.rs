@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::finding::{Finding, Sysctl, Verdict, dotted, good, number, unknown};
 use super::needs::Needs;
-use crate::config::MAX_CONNECTIONS_MAX;
+use config::MAX_CONNECTIONS_MAX;
 
 /// CAP_IPC_LOCK is bit 14 of the capability sets.
 const CAP_IPC_LOCK: u64 = 1 << 14;

@@ -8,7 +8,7 @@ use std::path::Path;
 use shards::ring::ProbeError;
 
 use super::{Demand, Facts, Finding, Needs, Verdict, judge, runs_here, sysctls};
-use crate::config::{Config, PlaneChoice, Sources};
+use config::{Config, PlaneChoice, Sources};
 
 /// A tuned host with two million descriptors.
 const HOST: &[(&str, &str)] = &[

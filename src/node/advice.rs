@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::data_dir::{STRANGERS, warn_of_readers};
 use super::error::NodeError;
-use crate::config::Config;
 use crate::host::{self, Facts, Finding, Needs, Verdict};
+use config::Config;
 use protocol::wire::url::{BaseUrl, Origin};
 
 /// Judges the host by the needs of a configuration, and logs a warning for each finding with which the server
@@ -84,8 +84,8 @@ fn is_reachable(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
     use crate::node::tests::events::Log;
+    use config::Sources;
 
     fn said(sets: &[&str], endpoint_url: &str, shards: (u16, usize)) -> Vec<String> {
         let sets = sets.iter().map(|text| (*text).to_owned()).collect();

@@ -137,7 +137,7 @@ fn remove(dir: &Path) -> Result<(), NodeError> {
 ///
 /// # Errors
 /// As [`backup`], and [`NodeError::InUse`]: ask the process that has it instead.
-pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<BackupCopy, NodeError> {
+pub fn backup_unused(config: &config::Config, name: &str) -> Result<BackupCopy, NodeError> {
     let data = DataDir::open(&config.data_dir)?;
     let storage = Storage::open(config, &data.store(), &Arc::new(ProcessClock::start()))?;
     let copy = backup(data.path(), &storage, name, config.store.backups_keep);
@@ -187,7 +187,7 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), NodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Sources};
+    use config::{Config, Sources};
 
     #[test]
     fn backups_are_bounded_in_number() {

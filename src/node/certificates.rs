@@ -14,10 +14,10 @@ use zeroize::Zeroizing;
 use super::data_dir::{Keys, fault};
 use super::error::NodeError;
 use super::listeners::AdminListeners;
-use crate::config::{ClientCertificates, Config, MinVersion, Pair, Secret, UnknownName};
 use crate::control_plane::{
     Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity, is_of_authority,
 };
+use config::{ClientCertificates, Config, MinVersion, Pair, Secret, UnknownName};
 
 /// The files of every TLS listener, read and checked.
 pub(super) struct Certificates {

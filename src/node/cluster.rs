@@ -17,11 +17,11 @@ use tls::Certificate;
 use super::certificates::PUBLIC;
 use super::error::NodeError;
 use super::storage::Storage;
-use crate::config::{Config, Node};
 use crate::control_plane::{
     Answering, HAND_OVER_TIME_MAX, Lease, PeerCalls, PeerQueue, TrustRoots, settle, who_answers,
 };
 use crate::edge::EdgeKeys;
+use config::{Config, Node};
 
 /// This node and the others.
 pub(super) struct Cluster {
@@ -297,7 +297,7 @@ const SETTLE_LOOK: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Sources, StoreKind};
+    use config::{Sources, StoreKind};
     use store::model::Model;
     use store::testing::nodes::FakeNodes;
 

@@ -5,7 +5,7 @@ use std::thread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::error::NodeError;
-use crate::config::{Shards, Steer};
+use config::{Shards, Steer};
 
 /// Returns the CPUs to pin shards to: those in `wanted`, else all that the calling thread may run on now.
 ///

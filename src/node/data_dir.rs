@@ -24,9 +24,9 @@ use machine::NodeId;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::error::NodeError;
-use crate::config::{Config, Secret};
 use crate::edge::EdgeKeys;
 use crate::files::{self, write_whole};
+use config::{Config, Secret};
 
 /// A data directory that this process holds. Released when dropped.
 #[derive(Debug)]
@@ -300,7 +300,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::config::Sources;
+    use config::Sources;
 
     fn config(sets: &[&str]) -> Config {
         let sets = sets.iter().map(|text| (*text).to_owned()).collect();

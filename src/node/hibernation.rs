@@ -24,9 +24,9 @@ use super::error::NodeError;
 use super::fence;
 use super::ledgers::no_ledger;
 use super::plan::Plan;
-use crate::config::{self, Config};
 use crate::control_plane::{Address, ControlPlaneBuilder, Signal};
 use crate::edge::PushEdge;
+use config::Config;
 pub(super) use left::Found;
 pub use left::{Note, tables_in_the_way, waits};
 

@@ -12,7 +12,7 @@ use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::error::NodeError;
 use super::storage::Storage;
-use crate::config::Config;
+use config::Config;
 
 /// Saves the messages in the ledger logs of a node that will not start again to its storage, notifies the nodes that
 /// have its users now, writes that the node is gone, and removes the logs. Returns the number of messages.

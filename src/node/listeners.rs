@@ -11,9 +11,9 @@ use shards::ports::{Listening, Port};
 use shards::ring;
 
 use super::error::NodeError;
-use crate::config::{Config, Steer};
 use crate::control_plane::Address;
 use crate::host::has_ipv6;
+use config::{Config, Steer};
 
 /// Listen setting of a port that the shards serve.
 pub(super) struct Setting {

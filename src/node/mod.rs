@@ -80,7 +80,6 @@ use shards::ports::Port;
 use shards::process_clock::ProcessClock;
 use shards::ring::PlaneKind;
 
-use crate::config::{self, Config};
 use crate::control_plane::{
     BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Lease, OutgoingCalls, PeerCalls, Redirects,
     TimeSource, WakeUpQueue,
@@ -90,6 +89,7 @@ use crate::host::{self, Facts, Needs, Plane, fitting_in_files, share};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use conditions::Signs;
+use config::Config;
 use events::EventLog;
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;

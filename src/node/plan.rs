@@ -25,7 +25,6 @@ use super::error::NodeError;
 use super::ledgers::ShardLedger;
 use super::listeners::Bound;
 use super::storage::Storage;
-use crate::config::Config;
 use crate::control_plane::{Address, Conditions, ControlPlane, MetricSources, UpstreamQueue, WakeUpQueue};
 use crate::edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
@@ -33,6 +32,7 @@ use crate::edge::{
 };
 use crate::host::Plane;
 use crate::version;
+use config::Config;
 
 /// Setup that all shards share.
 pub(super) struct Plan<'a> {

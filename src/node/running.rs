@@ -28,9 +28,9 @@ use super::plan::Plan;
 use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
-use crate::config::{Config, DrainMode, Key, Reloaded};
 use crate::control_plane::{Backup, BackupFault, Conditions, ControlPlane, Host, Signal, UpstreamQueue};
 use crate::edge::{AdmissionGate, PushEdge};
+use config::{Config, DrainMode, Key, Reloaded};
 
 /// A node that serves. Dropped without [`RunningNode::stop`] it ends as if killed: the ledgers keep what is unacked.
 pub struct RunningNode {

@@ -19,8 +19,8 @@ use store::shared::opening::ConnectOptions;
 use store::transfer::{Transfer, TransferFault};
 
 use super::error::NodeError;
-use crate::config::{self, Config, StoreKind};
 use crate::status;
+use config::{Config, StoreKind};
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
 pub(super) enum Storage {

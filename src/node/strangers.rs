@@ -8,7 +8,7 @@ use shards::process_clock::ProcessClock;
 use shards::reactor::{CallerRules, Proxies};
 use shards::strangers::{Cause, Limit, Refusals, Strangers};
 
-use crate::config::Config;
+use config::Config;
 
 /// Returns the rules about the addresses of callers. The limits that a public server has by default stay off on a
 /// kernel that does not tell addresses; where a setting of the operator needs them, the judge of the host has refused
@@ -98,7 +98,7 @@ mod tests {
     use shards::strangers::{Access, StrangerLimits};
 
     use super::*;
-    use crate::config::Sources;
+    use config::Sources;
 
     fn config(settings: &[&str]) -> Config {
         let sets = settings.iter().map(|text| (*text).to_owned()).collect();

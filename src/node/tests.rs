@@ -24,9 +24,9 @@ use shards::ledger::Log;
 
 use super::*;
 use crate::client::agent::{Agent, Received, channel_id};
-use crate::config::Sources;
 use crate::control_plane::tests::fake;
 use crate::status;
+use config::Sources;
 
 /// Longer than anything takes that goes well.
 const PATIENCE: Duration = Duration::from_secs(60);

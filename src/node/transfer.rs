@@ -9,7 +9,7 @@ use store::transfer::{Transfer, TransferFault};
 use super::data_dir::DataDir;
 use super::error::NodeError;
 use super::storage::Storage;
-use crate::config::{Config, StoreKind};
+use config::{Config, StoreKind};
 
 /// Gives `task` the store of this configuration. No other process uses a store in the data directory meanwhile; other
 /// processes can use a shared store.

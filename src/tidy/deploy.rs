@@ -4,7 +4,7 @@ use clap::CommandFactory;
 
 use super::tree::Tree;
 use crate::commands::Cli;
-use crate::config::keys::KEYS;
+use config::keys::KEYS;
 
 /// System calls without which a shard cannot start.
 const RING_CALLS: &[&str] = &["io_uring_setup", "io_uring_enter", "io_uring_register"];

@@ -155,7 +155,7 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
     );
     let document = "docs/OPERATIONS.md";
     let Some(text) = tree.get(document) else { return vec![format!("{document} is missing")] };
-    let config = tree.rust().filter(|f| f.path.starts_with("src/config/") && !tree.is_test(f));
+    let config = tree.rust().filter(|f| f.path.starts_with("src/config/src/") && !tree.is_test(f));
     let config: String = config.map(|f| f.text.as_str()).collect();
     for word in quoted(&text.text).filter(|w| is_number_name(w)) {
         let key = config.contains(&format!("\"{word}\" "));
@@ -254,7 +254,7 @@ fn a_number_counted_twice_and_one_that_does_not_exist_are_refused() {
     let two = ("src/edge/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
     let store = ("src/store/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
     let document = ("docs/OPERATIONS.md", "`a_b`, `store_a_b`, `data_dir` and `--a_c`\n");
-    let keys = ("src/config/listeners.rs", "    \"data_dir\" (\"data-dir\" \"DIR\")\n");
+    let keys = ("src/config/src/listeners.rs", "    \"data_dir\" (\"data-dir\" \"DIR\")\n");
     assert_eq!(numbers(&Tree::of(&[one, store, document, keys])), Vec::<String>::new());
     assert_eq!(numbers(&Tree::of(&[one, two, store, document, keys])).len(), 1);
     assert_eq!(numbers(&Tree::of(&[one, document, keys])).len(), 1);

@@ -163,7 +163,7 @@ const PURE_STD: &str = "borrow cmp collections fmt hash hint iter marker mem num
 /// Walls within a crate: shipped code in these folders does not have these words.
 const WALLS: &[(&[&str], &[&str])] = &[
     (&["shards/machine/src/shard/components/"], &["ShardMachine", "composer"]),
-    (&["src/edge/", "src/config/", "src/node/", "src/store/src/embedded/"], &["tokio", "axum", "hyper"]),
+    (&["src/edge/", "src/config/src/", "src/node/", "src/store/src/embedded/"], &["tokio", "axum", "hyper"]),
 ];
 
 /// The machine names [`PURE_STD`] alone of the standard library, and [`WALLS`] stand. All other walls are between

@@ -50,7 +50,7 @@ mod tests {
         let missing: Vec<String> = pages_of(&Cli::command(), "murre").difference(&names).cloned().collect();
         assert!(missing.is_empty(), "without a page: {missing:?}");
         let serve = fs::read_to_string(pages.path().join("murre-serve.1")).unwrap().replace('\\', "");
-        for key in murre::config::keys::KEYS {
+        for key in config::keys::KEYS {
             let Some((flag, _)) = key.flag else { continue };
             assert!(serve.contains(&format!("--{flag}")), "murre-serve.1 has no --{flag}");
         }

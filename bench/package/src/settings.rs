@@ -1,7 +1,7 @@
 //! `/etc/murre/murre.toml`: every key of the table of keys with its default, commented out.
 
-use murre::config::keys::KEYS;
-use murre::config::{Key, Live};
+use config::keys::KEYS;
+use config::{Key, Live};
 
 const HEAD: &str = "\
 # Settings of murre: every key with its default. Remove the # before a key to change it.
@@ -62,7 +62,7 @@ fn comment(words: &str) -> String {
 mod tests {
     use std::fs;
 
-    use murre::config::{Config, Sources};
+    use config::{Config, Sources};
 
     use super::*;
 

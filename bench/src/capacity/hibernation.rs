@@ -3,7 +3,7 @@
 //! A session that hears or says a frame is live from then on for `hibernate.after` and a little longer, and frozen
 //! until its next frame.
 
-use murre::config::HIBERNATE_AFTER;
+use config::HIBERNATE_AFTER;
 
 use super::Mix;
 

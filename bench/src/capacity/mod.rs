@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use murre::config::{MAX_CONNECTIONS_MAX, SHARDS_MAX};
+use config::{MAX_CONNECTIONS_MAX, SHARDS_MAX};
 
 use crate::result::{Outcome, names};
 

@@ -1,6 +1,6 @@
 //! The number of nodes: one where one can hold the sessions, else several that share them.
 
-use murre::config::{MAX_CONNECTIONS_MAX, SHARDS_MAX};
+use config::{MAX_CONNECTIONS_MAX, SHARDS_MAX};
 
 use super::memory::mib;
 use super::{Basis, Mix, cpu, memory};

@@ -301,7 +301,7 @@ fn sessions_that_one_node_cannot_hold_are_planned_for_several() {
     assert_eq!(plan(mix()).nodes, 1);
     let four = plan(Mix { sessions: 50_000_000, ..mix() });
     assert_eq!((four.nodes, four.each.sessions, four.each.max_connections()), (4, 12_500_000, 13_750_000));
-    assert!(four.each.max_connections() <= u64::from(murre::config::MAX_CONNECTIONS_MAX));
+    assert!(four.each.max_connections() <= u64::from(config::MAX_CONNECTIONS_MAX));
     assert!(four.why[0].contains("--max-connections 55000000"), "{:?}", four.why);
     assert_eq!((four.each.push_rate, four.each.connect_rate), (250.0, 25.0));
     // A bound of the operator's own: 2.5 million connections for each node.

@@ -10,7 +10,7 @@ mod counting;
 
 use std::time::{Duration, Instant};
 
-use murre::config::{Config, Sources};
+use config::{Config, Sources};
 use murre::node::{self, RunningNode};
 use tempfile::TempDir;
 

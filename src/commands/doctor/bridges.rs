@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use super::super::keygen::Keys;
-use crate::config::Config;
 use crate::control_plane::{BridgeSettings, ProfileReport};
 use crate::host::{Finding, Verdict};
+use config::Config;
 
 /// Returns one finding for each profile of this configuration, or one for the first that cannot be read. `online`: also
 /// asks each service once.
@@ -94,7 +94,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::Sources;
+    use config::Sources;
 
     fn examined(directory: &Path, online: bool) -> Vec<Finding> {
         let file = |name: &str| directory.join(name).display().to_string();

@@ -3,10 +3,10 @@
 use tls::{Certificate, MARKED_AS_AUTHORITY};
 
 use super::chain::{self, Known};
-use crate::config::{Config, Pair, UnknownName};
 use crate::control_plane::{Validity, is_of_authority};
 use crate::host::{Finding, Verdict};
 use crate::node::ordered;
+use config::{Config, Pair, UnknownName};
 
 /// Returns one finding for each certificate of this configuration.
 pub fn examine(config: &Config) -> Vec<Finding> {
@@ -89,8 +89,8 @@ fn judge((cert, key): &Pair<'_>, needs_names: bool, known: &Known) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
     use crate::control_plane::tests::certificates::TestCertificates;
+    use config::Sources;
 
     #[test]
     fn a_directory_of_certificates_that_cannot_be_read_is_a_finding() {

@@ -2,9 +2,9 @@
 
 use protocol::wire::url::Origin;
 
-use crate::config::Config;
 use crate::host::{Finding, Verdict, good};
 use crate::node::is_loopback;
+use config::Config;
 
 /// Judges the port. `None`: endpoint URLs lead to this host only, or no setting says where they lead.
 pub(super) fn examine(config: &Config) -> Option<Finding> {
@@ -43,7 +43,7 @@ fn listened(config: &Config) -> Option<Origin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
+    use config::Sources;
 
     fn judged(sets: &[&str]) -> Option<(String, Verdict)> {
         let sets = sets.iter().map(|text| (*text).to_owned()).collect();

@@ -3,9 +3,9 @@
 
 use std::io;
 
-use crate::config::{Config, Hibernate};
 use crate::host::{Finding, Verdict};
 use crate::node::{DataDir, HibernationNote, listen_ports, tables_in_the_way, try_hibernation};
+use config::{Config, Hibernate};
 use hibernate::{LeftTable, Unfit};
 
 /// Returns one finding if `hibernate.after` is set, and one if packet rules of an earlier process are there.
@@ -70,8 +70,8 @@ fn judge(settings: &Hibernate, result: Result<(), Unfit>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
     use crate::host::runs_here;
+    use config::Sources;
 
     fn config(settings: &[&str]) -> Config {
         let sets = settings.iter().map(|text| (*text).to_owned()).collect();

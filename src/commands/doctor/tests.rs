@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{shared_store, to_json, to_table};
-use crate::config::{Config, Sources};
 use crate::host::{Facts, Needs, Verdict, judge, runs_here};
+use config::{Config, Sources};
 
 #[test]
 fn json_says_the_same() {

@@ -16,7 +16,7 @@ use store::transfer::Listed;
 
 use super::*;
 use crate::commands::import::tests::exported::import_all;
-use crate::config::Sources;
+use config::Sources;
 
 fn config(dir: &Path, kind: &str) -> Config {
     let sets = vec![format!("data_dir={}", dir.display()), format!("store.kind={kind}")];

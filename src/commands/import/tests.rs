@@ -10,7 +10,7 @@ use machine::upstream::{BridgeKind, Bridged};
 use machine::{StoreOp, StoreReply};
 
 use super::*;
-use crate::config::{Config, Sources};
+use config::{Config, Sources};
 use protocol::webpush::headers::Encoding;
 use protocol::webpush::payload;
 use store::fault::FaultKind;

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::host::Host;
-use crate::config;
 
 /// Orders certificates: there are none.
 pub(crate) enum Acme {}

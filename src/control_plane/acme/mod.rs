@@ -28,7 +28,6 @@ use tokio::time::Instant;
 use super::host::Host;
 use super::http_client::HttpClient;
 use super::jitter::jitter;
-use crate::config;
 use files::{Files, Issued};
 use http::Http;
 use order::{Failure, Wanted, order};

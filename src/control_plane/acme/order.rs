@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::answers::Answers;
 use super::files::Files;
 use super::stats::Outcome;
-use crate::config::Challenge;
+use config::Challenge;
 
 /// A key and the chain of its certificate, both in PEM.
 pub(super) struct Ordered {

@@ -21,7 +21,7 @@ use super::files::Files;
 use super::files::tests::made;
 use super::order::{Failure, Ordered, Wanted, order};
 use super::{Acme, Answers, OrderBook, Outcome, schedule};
-use crate::config::{self, Challenge};
+use config::Challenge;
 use store::fault::FaultKind;
 
 use crate::control_plane::{Backup, BackupFault, Host};

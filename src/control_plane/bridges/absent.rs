@@ -29,7 +29,7 @@ use std::time::SystemTime;
 
 use shards::ports::Upstreams;
 
-use crate::config::Config;
+use config::Config;
 
 /// Settings of all profiles: there is none.
 pub struct BridgeSettings(());

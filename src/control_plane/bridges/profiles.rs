@@ -6,7 +6,7 @@ use std::path::Path;
 use machine::limits::BRIDGE_APP_BYTES_MAX;
 use serde_json::{Map, Value};
 
-use crate::config::nearest_of;
+use config::nearest_of;
 
 /// Returns `text` if it is a JSON object, else the content of the file that it names.
 ///

@@ -15,8 +15,8 @@ use super::connections::Connections;
 use super::fcm::{Fcm, FcmRules, read_profiles};
 use super::name::BridgeName;
 use super::request::Check;
-use crate::config::Config;
 use crate::control_plane::http_client::{HttpClient, client_config};
+use config::Config;
 
 /// Bounds of the calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use super::super::http_client::HttpClientError;
 use super::super::{broadcast_poller, broadcasts};
 use super::fake::{Fake, answer, broadcasts as values};
 use super::*;
-use crate::config::Secret;
+use config::Secret;
 
 /// A poller of this URL with the token `sesame`, and a recorder of its results.
 fn poller(url: &str, client: HttpClient) -> (BroadcastPoller, Arc<Recorder>) {

@@ -10,10 +10,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 use super::{Args, ConfigArgs, PATIENCE, Step, check, public};
-use crate::config::{Config, Sources};
 use crate::control_plane::tests::certificates::TestCertificates;
 use crate::host::Verdict;
 use crate::node;
+use config::{Config, Sources};
 
 fn acceptor(papers: &TestCertificates) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(papers.cert()).unwrap().map(Result::unwrap).collect();

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use upstream::{APNS_CHANNELS, CA, Call, CertificateKind, Script, Service, TOPIC, Upstream};
 
-use crate::config::{Config, Sources};
 use crate::control_plane::bridges::{BridgeDriver, BridgeSettings, UpstreamQueue};
+use config::{Config, Sources};
 
 const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 const DEVICE: &str = "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0";

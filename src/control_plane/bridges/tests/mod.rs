@@ -20,7 +20,7 @@ use super::judgement::Judgement;
 use super::request::CredentialAges;
 use super::stats::{ProfileSnapshot, ProfileSnapshots, ProfileStats};
 use super::{BridgeDriver, BridgeName, BridgeSettings, UpstreamQueue};
-use crate::config::{Config, Sources};
+use config::{Config, Sources};
 
 /// Bridges of one configuration, and the services that they call.
 struct Kit {

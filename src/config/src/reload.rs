@@ -86,7 +86,7 @@ fn differ(key: &Key, one: &Raw, other: &Raw) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
+    use crate::Sources;
 
     fn config(sets: &[&str]) -> Config {
         let sets = sets.iter().map(|text| (*text).to_owned()).collect();
@@ -104,7 +104,7 @@ mod tests {
         let Reloaded { config, waiting } = reloaded(&old, &new);
         assert_eq!(waiting, ["store.kind", "delivery.window"]);
         assert_eq!((config.websocket.welcome, config.delivery.window), (2, 10));
-        assert_eq!(config.store.kind, crate::config::StoreKind::Embedded);
+        assert_eq!(config.store.kind, crate::StoreKind::Embedded);
         assert_eq!(config.log.level.to_string(), "debug");
         // A key that waits is named again by the next reload, and a value of before waits for nothing.
         let again = config.reloaded(&self::config(&new), |_| true).unwrap();

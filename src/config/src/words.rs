@@ -85,7 +85,7 @@ fn nearest_level(text: &str) -> Option<String> {
 }
 
 /// The most similar of these words, if any is similar.
-pub(crate) fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
+pub fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
     let likeness = |word: &str| strsim::normalized_damerau_levenshtein(word, text);
     let best = words.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(best) >= LIKENESS_MIN).then_some(best)

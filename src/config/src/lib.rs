@@ -59,7 +59,7 @@ pub use settings::{
 };
 pub use sources::Sources;
 #[cfg(feature = "bridges")]
-pub(crate) use words::nearest_of;
+pub use words::nearest_of;
 
 impl Config {
     /// Reads every source and validates.

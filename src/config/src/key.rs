@@ -66,14 +66,14 @@ macro_rules! keys {
      $($(#[$mark:ident])* $name:literal $(($flag:literal $value:literal))? = $default:literal,
        $allowed:expr, $help:literal, $set:expr;)+) => {
         $(#[$meta])*
-        pub(super) const $group: &[$crate::config::key::Key] = &[$($crate::config::key::Key {
+        pub(super) const $group: &[$crate::key::Key] = &[$($crate::key::Key {
             name: $name,
-            flag: $crate::config::key::keys!(@flag $($flag $value)?),
+            flag: $crate::key::keys!(@flag $($flag $value)?),
             default: $default,
             allowed: $allowed,
             help: $help,
-            secret: $crate::config::key::is_marked(&[$(stringify!($mark)),*], "secret"),
-            live: $crate::config::key::live(&[$(stringify!($mark)),*]),
+            secret: $crate::key::is_marked(&[$(stringify!($mark)),*], "secret"),
+            live: $crate::key::live(&[$(stringify!($mark)),*]),
             set: $set,
         }),+];
     };

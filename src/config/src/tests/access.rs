@@ -1,7 +1,7 @@
 //! Rules about callers.
 
 use super::*;
-use crate::config::RegisterMode;
+use crate::RegisterMode;
 
 const TOKEN: &str = "0123456789abcdef";
 /// The generator of P-256: a point that every reader can look up.

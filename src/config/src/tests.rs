@@ -449,7 +449,7 @@ fn markdown() -> String {
 /// With `WRITE_DOCS` in the environment it writes the table instead.
 #[test]
 fn the_table_in_the_documentation_is_this_table() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/OPERATIONS.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/OPERATIONS.md");
     let document = std::fs::read_to_string(path).expect("docs/OPERATIONS.md");
     let head = markdown().lines().next().map(|line| format!("{line}\n")).expect("a table has a head");
     let (before, rest) = document.split_once(&head).expect("the section Settings has a table");
