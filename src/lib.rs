@@ -7,20 +7,13 @@
 // Types of features that were left out have no value, and the compiler sees that what takes one is never reached.
 #![cfg_attr(not(feature = "bridges"), expect(unreachable_code))]
 
-pub mod edge;
-
 pub mod control_plane;
-
-pub mod host;
 
 pub mod node;
 
 pub mod client;
 
 pub mod commands;
-
-mod files;
-mod health;
 
 pub mod status;
 

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{ConfigArgs, fail, status};
-use crate::host::{self, Facts, Finding, Needs, Sysctl, Verdict, runs_here};
 use crate::node;
 use config::{Config, StoreKind};
+use host::{self, Facts, Finding, Needs, Sysctl, Verdict, runs_here};
 use store::scylla::operator;
 
 /// Arguments of this command.

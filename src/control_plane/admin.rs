@@ -28,8 +28,8 @@ use super::own::Own;
 use super::peer_client::{PeerSnapshot, PeerSnapshots, PeerStatus};
 use super::process::Process;
 use super::{Address, BackupFault, Host, MetricSources, broadcast_poller, metrics};
-use crate::health::Health;
 use config::Secret;
+use edge::Health;
 
 /// Everything a handler needs. Lives on the control plane.
 pub(super) struct AdminState {

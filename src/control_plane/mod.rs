@@ -81,7 +81,7 @@ use std::time::{Duration, Instant};
 use machine::stats::Board;
 use tokio::sync::watch;
 
-use crate::host::Plane;
+use ::host::Plane;
 use admin_server::{AdminServer, Counted, Handshake, Hosts};
 use broadcast_poller::BroadcastPoller;
 use broadcasts::Broadcasts;

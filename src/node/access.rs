@@ -1,7 +1,7 @@
 //! Rules about callers, from the configuration to the form of the edge.
 
-use crate::edge::{AccessRules, Register};
 use config::{Config, RegisterMode};
+use edge::{AccessRules, Register};
 
 /// Returns the rules of `access.*` and `endpoint.allowed_keys`.
 pub(super) fn rules(config: &Config) -> AccessRules {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::data_dir::{STRANGERS, warn_of_readers};
 use super::error::NodeError;
-use crate::host::{self, Facts, Finding, Needs, Verdict};
 use config::Config;
+use host::{self, Facts, Finding, Needs, Verdict};
 use protocol::wire::url::{BaseUrl, Origin};
 
 /// Judges the host by the needs of a configuration, and logs a warning for each finding with which the server

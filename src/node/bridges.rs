@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::error::NodeError;
 use crate::control_plane::{BridgeSettings, ControlPlaneBuilder, UpstreamQueue};
-use crate::edge::{BridgeProfiles, EdgeKeys, RegistrationSettings};
 use config::Config;
+use edge::{BridgeProfiles, EdgeKeys, RegistrationSettings};
 
 /// Reads the profiles and their files. Payloads name a message by its id, which `keys` seal.
 pub(super) fn read(config: &Config, keys: &EdgeKeys) -> Result<BridgeSettings, NodeError> {

@@ -20,8 +20,8 @@ use super::storage::Storage;
 use crate::control_plane::{
     Answering, HAND_OVER_TIME_MAX, Lease, PeerCalls, PeerQueue, TrustRoots, settle, who_answers,
 };
-use crate::edge::EdgeKeys;
 use config::{Config, Node};
+use edge::EdgeKeys;
 
 /// This node and the others.
 pub(super) struct Cluster {

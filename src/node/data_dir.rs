@@ -24,9 +24,9 @@ use machine::NodeId;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::error::NodeError;
-use crate::edge::EdgeKeys;
-use crate::files::{self, write_whole};
 use config::{Config, Secret};
+use edge::EdgeKeys;
+use host::files::{self, write_whole};
 
 /// A data directory that this process holds. Released when dropped.
 #[derive(Debug)]

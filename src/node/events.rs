@@ -1,4 +1,4 @@
-//! The thread that logs events of clients ([`crate::edge::EventKind`]). Shards cannot log them: writing can block.
+//! The thread that logs events of clients ([`edge::EventKind`]). Shards cannot log them: writing can block.
 //!
 //! It exists only while the log takes these lines, so that a node that logs at info has neither queue nor thread.
 
@@ -13,7 +13,7 @@ use shards::ports::Port;
 use tracing::Dispatch;
 use tracing::dispatcher::{get_default, with_default};
 
-use crate::edge::{Ended, EventKind, Events, Report};
+use edge::{Ended, EventKind, Events, Report};
 use protocol::wire::upgrade::family_name;
 
 /// The target of upgrades, hellos and refusals in `log.level`.

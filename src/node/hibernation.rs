@@ -25,8 +25,8 @@ use super::fence;
 use super::ledgers::no_ledger;
 use super::plan::Plan;
 use crate::control_plane::{Address, ControlPlaneBuilder, Signal};
-use crate::edge::PushEdge;
 use config::Config;
+use edge::PushEdge;
 pub(super) use left::Found;
 pub use left::{Note, tables_in_the_way, waits};
 

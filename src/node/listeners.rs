@@ -12,8 +12,8 @@ use shards::ring;
 
 use super::error::NodeError;
 use crate::control_plane::Address;
-use crate::host::has_ipv6;
 use config::{Config, Steer};
+use host::has_ipv6;
 
 /// Listen setting of a port that the shards serve.
 pub(super) struct Setting {

@@ -84,13 +84,13 @@ use crate::control_plane::{
     BroadcastSource, ClockMonitor, ControlPlane, ControlPlaneBuilder, Lease, OutgoingCalls, PeerCalls, Redirects,
     TimeSource, WakeUpQueue,
 };
-use crate::edge::{EdgeConfig, PushEdge};
-use crate::host::{self, Facts, Needs, Plane, fitting_in_files, share};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use conditions::Signs;
 use config::Config;
+use edge::{EdgeConfig, PushEdge};
 use events::EventLog;
+use host::{self, Facts, Needs, Plane, fitting_in_files, share};
 use ledgers::{RecoveredLedgers, no_ledger};
 use listeners::PublicPort;
 use plan::{Plan, of};

@@ -26,13 +26,13 @@ use super::ledgers::ShardLedger;
 use super::listeners::Bound;
 use super::storage::Storage;
 use crate::control_plane::{Address, Conditions, ControlPlane, MetricSources, UpstreamQueue, WakeUpQueue};
-use crate::edge::{
+use crate::version;
+use config::Config;
+use edge::{
     AdmissionGate, BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, PushEdge, UNFINISHED_BYTES_MAX,
     VAPID_CACHE_DEFAULT, VersionInfo,
 };
-use crate::host::Plane;
-use crate::version;
-use config::Config;
+use host::Plane;
 
 /// Setup that all shards share.
 pub(super) struct Plan<'a> {

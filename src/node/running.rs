@@ -29,8 +29,8 @@ use super::service_manager::ServiceManager;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
 use crate::control_plane::{Backup, BackupFault, Conditions, ControlPlane, Host, Signal, UpstreamQueue};
-use crate::edge::{AdmissionGate, PushEdge};
 use config::{Config, DrainMode, Key, Reloaded};
+use edge::{AdmissionGate, PushEdge};
 
 /// A node that serves. Dropped without [`RunningNode::stop`] it ends as if killed: the ledgers keep what is unacked.
 pub struct RunningNode {
@@ -109,7 +109,7 @@ impl NodeHandle {
 
     /// Makes the health pages of the shards report this health, until the next look.
     #[cfg(test)]
-    pub(super) fn set_health(&self, health: crate::health::Health) {
+    pub(super) fn set_health(&self, health: edge::Health) {
         self.gate.set_health(health);
     }
 

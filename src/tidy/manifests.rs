@@ -13,9 +13,9 @@ use serde_yaml_ng::Value;
 use super::deploy::is_pinned;
 use super::tree::Tree;
 use crate::commands::Cli;
-use crate::edge::is_turned;
-use crate::health::Health;
 use config::{Config, Sources, StoreKind, keys};
+use edge::Health;
+use edge::is_turned;
 
 const FOLDER: &str = "tuning/kubernetes/";
 /// Each has one set of nodes.

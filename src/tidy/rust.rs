@@ -163,7 +163,7 @@ const PURE_STD: &str = "borrow cmp collections fmt hash hint iter marker mem num
 /// Walls within a crate: shipped code in these folders does not have these words.
 const WALLS: &[(&[&str], &[&str])] = &[
     (&["shards/machine/src/shard/components/"], &["ShardMachine", "composer"]),
-    (&["src/edge/", "src/config/src/", "src/node/", "src/store/src/embedded/"], &["tokio", "axum", "hyper"]),
+    (&["src/edge/src/", "src/config/src/", "src/node/", "src/store/src/embedded/"], &["tokio", "axum", "hyper"]),
 ];
 
 /// The machine names [`PURE_STD`] alone of the standard library, and [`WALLS`] stand. All other walls are between
@@ -363,7 +363,7 @@ fn an_impure_machine_and_a_broken_wall_are_refused() {
     let wall = "fn f(machine: &mut ShardMachine) {}\n";
     assert_eq!([found("shards/machine/src/shard/components/a.rs", wall), found(machine, wall)], [1, 0]);
     let runtime = "tokio::spawn(f());\n";
-    assert_eq!([found("src/edge/a.rs", runtime), found("src/control_plane/a.rs", runtime)], [1, 0]);
+    assert_eq!([found("src/edge/src/a.rs", runtime), found("src/control_plane/a.rs", runtime)], [1, 0]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use super::super::keygen::Keys;
 use crate::control_plane::{BridgeSettings, ProfileReport};
-use crate::host::{Finding, Verdict};
 use config::Config;
+use host::{Finding, Verdict};
 
 /// Returns one finding for each profile of this configuration, or one for the first that cannot be read. `online`: also
 /// asks each service once.

@@ -4,9 +4,9 @@ use tls::{Certificate, MARKED_AS_AUTHORITY};
 
 use super::chain::{self, Known};
 use crate::control_plane::{Validity, is_of_authority};
-use crate::host::{Finding, Verdict};
 use crate::node::ordered;
 use config::{Config, Pair, UnknownName};
+use host::{Finding, Verdict};
 
 /// Returns one finding for each certificate of this configuration.
 pub fn examine(config: &Config) -> Vec<Finding> {

@@ -2,9 +2,9 @@
 
 use protocol::wire::url::Origin;
 
-use crate::host::{Finding, Verdict, good};
 use crate::node::is_loopback;
 use config::Config;
+use host::{Finding, Verdict, good};
 
 /// Judges the port. `None`: endpoint URLs lead to this host only, or no setting says where they lead.
 pub(super) fn examine(config: &Config) -> Option<Finding> {

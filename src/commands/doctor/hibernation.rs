@@ -3,10 +3,10 @@
 
 use std::io;
 
-use crate::host::{Finding, Verdict};
 use crate::node::{DataDir, HibernationNote, listen_ports, tables_in_the_way, try_hibernation};
 use config::{Config, Hibernate};
 use hibernate::{LeftTable, Unfit};
+use host::{Finding, Verdict};
 
 /// Returns one finding if `hibernate.after` is set, and one if packet rules of an earlier process are there.
 pub fn examine(config: &Config) -> Vec<Finding> {
@@ -70,8 +70,8 @@ fn judge(settings: &Hibernate, result: Result<(), Unfit>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::runs_here;
     use config::Sources;
+    use host::runs_here;
 
     fn config(settings: &[&str]) -> Config {
         let sets = settings.iter().map(|text| (*text).to_owned()).collect();

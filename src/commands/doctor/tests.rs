@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{shared_store, to_json, to_table};
-use crate::host::{Facts, Needs, Verdict, judge, runs_here};
 use config::{Config, Sources};
+use host::{Facts, Needs, Verdict, judge, runs_here};
 
 #[test]
 fn json_says_the_same() {
@@ -32,9 +32,9 @@ fn a_shared_store_that_is_not_there_keeps_murre_from_running() {
 
 #[test]
 fn the_table_ends_with_what_to_do() {
-    let good = crate::host::good("kernel", "6.18".to_owned(), ">= 6.1".to_owned());
+    let good = host::good("kernel", "6.18".to_owned(), ">= 6.1".to_owned());
     assert!(to_table(std::slice::from_ref(&good)).ends_with("murre runs here, nothing to mend.\n"));
-    let with = |verdict| to_table(&[good.clone(), crate::host::Finding { verdict, ..good.clone() }]);
+    let with = |verdict| to_table(&[good.clone(), host::Finding { verdict, ..good.clone() }]);
     assert!(with(Verdict::Warn).ends_with("murre runs here; 1 to mend before it is loaded.\n"));
     assert!(with(Verdict::Fail).ends_with("murre does not run here: 1 to mend first, 0 more before it is loaded.\n"));
 }

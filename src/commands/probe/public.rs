@@ -10,7 +10,7 @@ use protocol::wire::url::{HttpUrl, Origin};
 use super::Failure;
 use crate::client::stream::Trust;
 use crate::control_plane::Validity;
-use crate::host::Verdict;
+use host::Verdict;
 
 /// One demand, judged.
 #[derive(Debug, PartialEq, Eq)]

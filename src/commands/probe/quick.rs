@@ -20,7 +20,7 @@ use crate::client::agent::{Agent, NotUpgraded};
 use crate::client::http::{Client, Request, Response};
 use crate::client::stream::Stream;
 use crate::commands::ConfigArgs;
-use crate::host::Verdict;
+use host::Verdict;
 
 /// A listener of the shards, as the health route shows it.
 #[derive(Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tls::Certificate;
 
 use crate::control_plane::validity::Validity;
-use crate::files::{make_dir, write_whole};
+use host::files::{make_dir, write_whole};
 
 /// The directory `acme`.
 pub(super) struct Files {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::queue::TrustRoots;
 use crate::control_plane::http_client::HttpClientError;
-use crate::edge::EdgeKeys;
+use edge::EdgeKeys;
 use protocol::webpush::node_call::parse_boot;
 use protocol::wire::url::HttpUrl;
 

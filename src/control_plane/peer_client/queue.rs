@@ -13,7 +13,7 @@ use tls::Certificate;
 
 use crate::control_plane::http_client::HttpClient;
 use crate::control_plane::lane::{Call, Lane, ReplyQueue, ShardEnd};
-use crate::edge::EdgeKeys;
+use edge::EdgeKeys;
 
 /// Queue of calls. Every shard pushes, one task of the control plane pops.
 pub struct PeerQueue {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::wire::url::HttpUrl;
 
-use crate::files::write_whole;
+use host::files::write_whole;
 
 /// The file. Lives on the control plane. It exists only while a node is in it.
 pub(super) struct Unwritten {

@@ -13,7 +13,7 @@ use machine::{PeerOp, PeerReply};
 use tokio::time::timeout;
 
 use crate::control_plane::http_client::{AGENT, HttpClient, HttpClientError};
-use crate::edge::EdgeKeys;
+use edge::EdgeKeys;
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::node_call::{NotifyCall, PushCall, write_push, write_told};
 use protocol::wire::text::push_simple;

@@ -24,8 +24,8 @@ use hibernate::{HeldDir, LeftTable, RecordDir, boot_of_host, left_tables, namesp
 
 use super::super::data_dir::DataDir;
 use super::super::error::NodeError;
-use crate::files::write_whole;
 use config::Config;
+use host::files::write_whole;
 
 const FIRST_LINE: &str = "murre hibernation 1";
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control_plane::tests::certificates::TestCertificates;
-use crate::health::Health;
+use edge::Health;
 
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let answer = ask(address, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));

@@ -13,7 +13,7 @@ use crate::client::http::{self, Client, Request, Response};
 use crate::client::stream::{Stream, Trust};
 use crate::control_plane::tests::certificates::TestCertificates;
 use crate::control_plane::{Answering, who_answers};
-use crate::edge::EdgeKeys;
+use edge::EdgeKeys;
 
 /// A node that serves every port over TLS, with these files; plain ports beside them.
 fn with(dir: &Path, papers: &TestCertificates) -> Config {

@@ -7,9 +7,9 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{Args, ConfigArgs, PATIENCE, Step, check};
-use crate::host::Verdict;
 use crate::node;
 use config::{Config, Sources};
+use host::Verdict;
 
 /// Answers each request by its head, one connection after the other. Nothing: it stays silent.
 fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {

@@ -11,9 +11,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Args, ConfigArgs, PATIENCE, Step, check, public};
 use crate::control_plane::tests::certificates::TestCertificates;
-use crate::host::Verdict;
 use crate::node;
 use config::{Config, Sources};
+use host::Verdict;
 
 fn acceptor(papers: &TestCertificates) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(papers.cert()).unwrap().map(Result::unwrap).collect();

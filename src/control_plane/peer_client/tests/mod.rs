@@ -19,7 +19,7 @@ use machine::time::UnixSeconds;
 use machine::{NodeId, PeerOp, PeerReply, RowKey};
 
 use super::*;
-use crate::edge::EdgeKeys;
+use edge::EdgeKeys;
 use fake::FakeNode;
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::node_call::{NotifyCall, read_push, read_told};

@@ -11,7 +11,7 @@ use serde_json::Value;
 use shards::ports::{Edge, Port};
 
 use super::*;
-use crate::edge::{EventKind, Events};
+use crate::{EventKind, Events};
 use protocol::webpush::endpoint::parse_path;
 use protocol::webpush::headers::Encryption;
 use protocol::webpush::payload::Draft;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::endpoint::{GOOD, path, post};
 use super::*;
-use crate::edge::{AccessRules, BridgeProfiles, Forwarding, Register, RegistrationSettings};
+use crate::{AccessRules, BridgeProfiles, Forwarding, Register, RegistrationSettings};
 use protocol::webpush::errno::ApiError;
 use protocol::webpush::registration::RegistrationFault;
 use protocol::webpush::registration::SecretKeys;

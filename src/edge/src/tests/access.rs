@@ -2,7 +2,7 @@
 
 use super::endpoint::{GOOD, post};
 use super::*;
-use crate::edge::{AccessRules, Register};
+use crate::{AccessRules, Register};
 
 const TOKEN: &str = "a-token-of-sixteen-or-more";
 

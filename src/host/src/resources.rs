@@ -22,7 +22,7 @@ const OTHER_FILES: u64 = 4_096;
 const CONNECTIONS_MAX: u64 = MAX_CONNECTIONS_MAX as u64;
 
 /// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.
-pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
+pub fn share(max_connections: u32, shard_count: u16) -> u32 {
     let share = max_connections.div_ceil(u32::from(shard_count));
     if shard_count == 1 { share } else { share + share / 50 }
 }
@@ -172,7 +172,7 @@ pub(super) fn cores(facts: &Facts) -> Finding {
 
 /// Returns the number of connections for which `limit` descriptors of a process suffice: the inverse of
 /// [`needed_files`]. A low limit leaves a quarter to everything else.
-pub(crate) fn fitting_in_files(limit: u64) -> u64 {
+pub fn fitting_in_files(limit: u64) -> u64 {
     let left = limit - OTHER_FILES.min(limit / 4);
     left / 21 * 20
 }

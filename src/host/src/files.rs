@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// As the operating system says.
-pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
+pub fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
@@ -18,7 +18,7 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// As the operating system says; then a file of this name is what it was.
-pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let draft = path.with_extension("tmp");
     let _ = fs::remove_file(&draft);
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft)?;

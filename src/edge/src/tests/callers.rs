@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::endpoint::{GOOD, post};
 use super::*;
-use crate::edge::Forwarding;
+use crate::Forwarding;
 use protocol::wire::forwarded::Kind;
 use shards::ports::{ProxyHeader, Refused};
 
@@ -34,10 +34,7 @@ fn an_upgrade_names_its_caller_in_the_field_that_is_read() {
 #[test]
 fn an_address_is_told_once_and_not_of_a_refused_upgrade() {
     let mut edge = edge(Some(Kind::XForwardedFor));
-    edge.set_rules(&AccessRules {
-        register: crate::edge::Register::Token(vec!["x".repeat(16)]),
-        ..AccessRules::default()
-    });
+    edge.set_rules(&AccessRules { register: crate::Register::Token(vec!["x".repeat(16)]), ..AccessRules::default() });
     let mut harness = Harness::with(edge, Port::WebSocket);
     harness.feed(UPGRADE.replacen("Host:", "X-Forwarded-For: 192.0.2.1\r\nHost:", 1).as_bytes());
     assert_eq!((harness.response().0, harness.edge.forwarded()), (401, None));

@@ -3,8 +3,10 @@
 //! [`Facts`] are read and tried, [`Needs`] come from the configuration, and [`judge`] compares them: a pure function.
 //! `murre doctor` prints every finding; `murre serve` refuses to start on a fatal one and logs the warnings
 //! ([decision 0023](../../docs/decisions/0023-one-judge-of-the-host.md)). Nothing is changed.
+//! [`files`] writes what only its owner may read.
 
 mod facts;
+pub mod files;
 mod finding;
 mod kernel;
 mod needs;
@@ -20,7 +22,7 @@ pub use facts::{Facts, has_ipv6};
 pub use finding::{Finding, Sysctl, Verdict, good};
 pub use needs::{Demand, Needs};
 pub use plane::{Plane, plane};
-pub(crate) use resources::{fitting_in_files, share};
+pub use resources::{fitting_in_files, share};
 
 /// Judges everything, in the order of importance.
 pub fn judge(facts: &Facts, needs: Needs) -> Vec<Finding> {

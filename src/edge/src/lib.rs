@@ -25,6 +25,7 @@ mod uaid_generator;
 mod frames;
 mod front;
 mod admission;
+mod health;
 mod http;
 mod http_body;
 mod ingest;
@@ -76,11 +77,11 @@ use events::Reporter;
 pub use events::{Counts, Ended, EventKind, Events, Report};
 use exchange::Exchange;
 use front::Front;
+pub use health::Health;
 use registering::Registrations;
 pub use registering::{BridgeProfiles, RegistrationSettings};
 pub use response::VersionInfo;
-#[cfg(test)]
-pub(crate) use response::is_turned;
+pub use response::is_turned;
 use response::{Context, HttpDate, Pages};
 pub use stats::EdgeStats;
 use uaid_generator::UaidGenerator;
@@ -241,13 +242,13 @@ impl PushEdge {
     }
 
     /// Counts a refusal by a rule. The reactor adds the address of the caller.
-    pub(super) fn refuse_access(&mut self, rule: strangers::Access) {
+    fn refuse_access(&mut self, rule: strangers::Access) {
         self.refused.by_rule[rule as usize] += 1;
     }
 
     /// Counts a request that a rule refuses, with the address that its head names. The answer can come much later, when
     /// the body was read.
-    pub(super) fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: ApiError) {
+    fn refuse_caller(&mut self, head: &Head<'_, '_>, fault: ApiError) {
         let rule = match fault {
             ApiError::AccessToken => strangers::Access::Token,
             ApiError::SenderNotAllowed => strangers::Access::AllowedKeys,
@@ -259,18 +260,18 @@ impl PushEdge {
 
     /// Reports a happening, if there is a queue.
     #[inline]
-    pub(super) fn tell(&mut self, happening: EventKind) {
+    fn tell(&mut self, happening: EventKind) {
         self.stats.log_events_dropped += self.reporter.tell(happening);
     }
 
     /// Counts and reports a refusal. Those by a rule about callers are counted at their head.
-    pub(super) fn refuse(&mut self, fault: ApiError) {
+    fn refuse(&mut self, fault: ApiError) {
         self.stats.refused(fault);
         self.report_error(fault);
     }
 
     /// Reports a refusal that has another counter.
-    pub(super) fn report_error(&mut self, fault: ApiError) {
+    fn report_error(&mut self, fault: ApiError) {
         if self.reporter.is_on() {
             let row = fault.row();
             let (port, status, errno, cause) = (self.reporter.port, row.status, row.errno, row.message);
