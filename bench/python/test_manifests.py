@@ -1,7 +1,7 @@
 """The manifests of tuning/kubernetes: a server with their configuration answers the probes of their pods.
 
 No cluster runs them here. Addresses, the data directory and the store are those of the test; the rest is as the files
-have it. src/tidy/manifests.rs checks what can be read off them."""
+have it. bench/tidy/src/manifests.rs checks what can be read off them."""
 
 import os
 import re

@@ -215,7 +215,7 @@ def test_the_unit_raises_the_limits_and_starts_again_after_what_heals():
     assert service["User"] == "murre" and service["Restart"] == "on-failure"
     # drain.delay, 30 s for the ledgers, 15 s for the end, and the sessions at drain.rate.
     assert int(service["TimeoutStopSec"]) >= 5 + 30 + 15 + connections / 10_000
-    # A fault, an address in use, no data directory, a full disk, a ledger that waits (src/status.rs).
+    # A fault, an address in use, no data directory, a full disk, a ledger that waits (src/server/src/status.rs).
     assert not {"70", "71", "73", "74", "75"} & set(service["RestartPreventExitStatus"].split())
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use murre::commands::{schema, serve};
-use murre::node::HostClock;
+use commands::{schema, serve};
 use murre_bench::scenario::{
     backlog, bridged, churn, crash, drill, flood, hibernate, hold, kills, mixed, ping, push, sim, statements, store,
     storm,
 };
 use murre_bench::{capacity, conformance, html, interrupt, reference, without_rings};
+use server::HostClock;
 
 /// As in the binary `murre`, since this one serves too.
 #[global_allocator]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
-use murre::client::http::{Request, exchange};
+use client::http::{Request, exchange};
 
 /// One reading: sample name with its labels as printed -> value.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token, event::Event};
 
-use murre::client::http;
+use client::http;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 

@@ -129,7 +129,7 @@ impl Report {
     }
 
     /// Keeps the number of connections that the server is sized for. Of several shards each has a fiftieth more room
-    /// than its share, because users fall on shards by chance (`src/node/mod.rs`).
+    /// than its share, because users fall on shards by chance (`src/server/src/lib.rs`).
     pub fn rooms(&mut self, metrics: &Metrics) {
         let rooms = metrics.by_shard("murre_connections_max");
         let spare = if rooms.len() > 1 { 1.02 } else { 1.0 };
@@ -196,8 +196,8 @@ fn command_line(mut arguments: impl Iterator<Item = String>) -> String {
 
 /// The commit of the build, else that of the working directory.
 fn commit() -> Option<String> {
-    if murre::version::COMMIT != "unknown" {
-        return Some(murre::version::COMMIT.into());
+    if version::build().commit != "unknown" {
+        return Some(version::build().commit.into());
     }
     let mut git = Command::new("git");
     git.args(["rev-parse", "--short=12", "HEAD"]).stdin(Stdio::null()).stderr(Stdio::null());

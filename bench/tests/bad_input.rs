@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::wire::{self, Wire, masked, raw};
 use crate::common::{PATIENCE, Request, Subscription, UserAgent, World};
-use murre::client::agent::{Agent, Received};
+use client::agent::{Agent, Received};
 use murre_bench::frame;
 use serde_json::{Value, json};
 

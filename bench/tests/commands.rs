@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, World};
 use clap::Parser;
-use murre::commands::probe::{Args, Step, check};
-use murre::commands::{Cli, Command, ConfigArgs, endpoint, export};
+use commands::probe::{Args, Step, check};
+use commands::{Cli, Command, ConfigArgs, endpoint, export};
 use murre_bench::metrics::Metrics;
 
 /// Endpoint URLs of these servers begin with a name that resolves nowhere, so the probe is given the address.

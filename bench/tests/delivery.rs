@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::common::wire::{Heard, Wire, masked, text};
 use crate::common::{Request, SILENCE, World};
-use murre::client::agent::channel_id;
-use murre::client::encryption::SubscriptionKeys;
+use client::agent::channel_id;
+use client::encryption::SubscriptionKeys;
 use murre_bench::frame;
 use protocol::webpush::identity::Identity;
 use serde_json::json;

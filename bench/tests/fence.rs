@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use murre::client::http::{Request, exchange};
+use client::http::{Request, exchange};
 use serde_json::Value;
 
 use crate::common::World;

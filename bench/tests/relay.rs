@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{Subscription, UserAgent, World};
-use murre::client::agent::channel_id;
+use client::agent::channel_id;
 use serde_json::{Value, json};
 
 /// A world with relays, and one of them.

@@ -55,7 +55,7 @@ fn bytes_behind_the_hello_move_with_the_socket() {
         let address = world.server.websocket();
         // Everything in one segment: upgrade, hello, register, unregister, a ping and half of a second ping.
         let mut bytes = upgrade_request(&address.to_string());
-        let channel = murre::client::agent::channel_id();
+        let channel = client::agent::channel_id();
         for message in [
             json!({"messageType": "hello", "uaid": uaid}),
             json!({"messageType": "register", "channelID": channel}),

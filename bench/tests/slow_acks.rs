@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use client::agent::Received;
 use common::{Note, Subscription, UserAgent, World};
-use murre::client::agent::Received;
 use serde_json::json;
 
 /// Time between two acks of the user agent.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
 use crate::common::{PATIENCE, Request, World, exchange};
-use murre::client::http::Response;
+use client::http::Response;
 use murre_bench::frame;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
@@ -231,7 +231,7 @@ fn of_a_burst_of_pings_the_latest_is_answered() {
 fn what_is_pipelined_is_answered_one_by_one_in_order() {
     let world = World::start();
     let mut wire = Wire::upgraded(world.server.websocket());
-    let channel = murre::client::agent::channel_id();
+    let channel = client::agent::channel_id();
     let mut bytes = text(&json!({"messageType": "hello"}).to_string());
     for _ in 0..3 {
         bytes.extend(text(&json!({"messageType": "register", "channelID": channel}).to_string()));

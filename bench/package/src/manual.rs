@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
-use murre::commands::Cli;
+use commands::Cli;
 
 /// Shells with completions.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];

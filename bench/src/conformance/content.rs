@@ -1,7 +1,7 @@
 //! Checks of content: RFC 8291 as far as a server sees it, and the server requirements of UnifiedPush.
 
-use murre::client::encryption::SubscriptionKeys;
-use murre::client::http::Request;
+use client::encryption::SubscriptionKeys;
+use client::http::Request;
 
 use super::answer::{Answer, Miss, ensure};
 use super::subject::{Subject, parsed};

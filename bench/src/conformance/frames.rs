@@ -1,6 +1,6 @@
 //! Checks of RFC 6455: opening handshake, frames, closing handshake.
 
-use murre::client::http::Response;
+use client::http::Response;
 
 use super::answer::{Answer, Miss, ensure};
 use super::raw::{ACCEPT, Event, KEY, RawSocket, VERSION};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use murre::client::agent::Agent;
-use murre::client::http::Request;
+use client::agent::Agent;
+use client::http::Request;
 use serde_json::json;
 
 use super::answer::{Answer, Miss, ensure};
@@ -52,7 +52,7 @@ fn acked_comes_no_more(subject: &Subject, code: Option<u32>) -> Answer {
     let (mut agent, subscription) = subject.subscribed(None)?;
     acked(subject, &mut agent, &subscription, code)?;
     // The reply shows that the ack before it was read.
-    agent.register(&murre::client::agent::channel_id(), None)?;
+    agent.register(&client::agent::channel_id(), None)?;
     agent.close()?;
     subject.silent(&mut subject.back(&subscription)?)
 }
@@ -83,7 +83,7 @@ pub(super) fn ack_of_an_earlier_connection(subject: &Subject) -> Answer {
     agent.ack([&note])?;
     // It may have been on its way already.
     while subject.next_note(&mut agent)?.is_some() {}
-    agent.register(&murre::client::agent::channel_id(), None)?;
+    agent.register(&client::agent::channel_id(), None)?;
     agent.close()?;
     subject.silent(&mut subject.back(&subscription)?)
 }

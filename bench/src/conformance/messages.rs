@@ -1,6 +1,6 @@
 //! Checks of Mozilla's protocol: hello, register, unregister, pings, and messages that are refused.
 
-use murre::client::agent::{Received, channel_id};
+use client::agent::{Received, channel_id};
 use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
 

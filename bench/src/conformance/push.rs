@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use murre::client::http::{self, Request, Response, read_more};
+use client::http::{self, Request, Response, read_more};
 
 use super::answer::{Answer, Miss, ensure};
 use super::subject::{Subject, Subscription, note_of, parsed};
@@ -103,7 +103,7 @@ pub(super) fn never_issued(subject: &Subject) -> Answer {
 
 pub(super) fn urls_differ(subject: &Subject) -> Answer {
     let (mut agent, to) = subject.subscribed(None)?;
-    let other = agent.register(&murre::client::agent::channel_id(), None)?;
+    let other = agent.register(&client::agent::channel_id(), None)?;
     let common = to.url.bytes().zip(other.bytes()).take_while(|(one, two)| one == two).count();
     let token = to.url.rfind('/').map_or(0, |slash| slash + 1);
     // A version of a few characters may be common.

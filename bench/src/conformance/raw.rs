@@ -3,8 +3,8 @@
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use murre::client::http::{self, Response, read_more};
-use murre::client::stream::Stream;
+use client::http::{self, Response, read_more};
+use client::stream::Stream;
 use serde_json::Value;
 
 use super::answer::{Answer, Miss, ensure};

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use murre::client::agent::{Agent, Note, Received, channel_id};
-use murre::client::http::{Client, Request, Response};
-use murre::client::stream::{Stream, Trust};
+use client::agent::{Agent, Note, Received, channel_id};
+use client::http::{Client, Request, Response};
+use client::stream::{Stream, Trust};
 use protocol::wire::url::HttpUrl;
 use serde_json::Value;
 

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use murre::client::agent::Agent;
-use murre::client::http::Request;
+use client::agent::Agent;
+use client::http::Request;
 use protocol::webpush::identity::Identity;
 
 use super::answer::{Answer, Miss, ensure};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use murre::client::agent::{Agent, Note, Received, channel_id};
+use client::agent::{Agent, Note, Received, channel_id};
 
 use super::traffic::{DuplicatePolicy, MessageSpec, ONE_CHANNEL, Stream, Traffic, Window, spread};
 use crate::delivery_log::Expect;

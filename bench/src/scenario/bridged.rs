@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use murre::client::http::{Client, Request, exchange};
+use client::http::{Client, Request, exchange};
 use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
 

@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use murre::client::agent::{Agent, Note, Received, channel_id};
-use murre::client::http::{Client, Request};
+use client::agent::{Agent, Note, Received, channel_id};
+use client::http::{Client, Request};
 use serde_json::json;
 
 use crate::process::{self, Server};

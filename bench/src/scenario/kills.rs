@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use murre::client::agent::{Agent, Note, Received, channel_id};
-use murre::client::http::{Client, Request, exchange};
+use client::agent::{Agent, Note, Received, channel_id};
+use client::http::{Client, Request, exchange};
 use serde_json::Value;
 
 use super::crash::OwnServer;

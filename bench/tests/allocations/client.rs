@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use murre::client::http::read_more;
+use client::http::read_more;
 use murre_bench::frame::{self, PING, PONG, TEXT};
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ mod counting;
 use std::time::{Duration, Instant};
 
 use config::{Config, Sources};
-use murre::node::{self, RunningNode};
+use server::RunningNode;
 use tempfile::TempDir;
 
 use client::{Agent, Sender};
@@ -64,7 +64,7 @@ impl World {
         ];
         sets.extend(settings.iter().map(|text| (*text).to_owned()));
         let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
-        let running = node::start(&config).unwrap();
+        let running = server::start(&config).unwrap();
         let addresses = running.addresses();
         let mut agents: Vec<Agent> = (0..agents).map(|_| Agent::new(addresses.websocket[0])).collect();
         let paths = agents.iter_mut().map(Agent::register).collect();

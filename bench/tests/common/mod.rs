@@ -11,12 +11,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use murre::client::agent::Agent;
-pub use murre::client::agent::{Note, Received, channel_id};
-use murre::client::encryption::SubscriptionKeys;
-pub use murre::client::http::Request;
-use murre::client::http::{self, Response};
-pub use murre::client::stream::PATIENCE;
+use client::agent::Agent;
+pub use client::agent::{Note, Received, channel_id};
+use client::encryption::SubscriptionKeys;
+pub use client::http::Request;
+use client::http::{self, Response};
+pub use client::stream::PATIENCE;
 use murre_bench::process::{ENDPOINT_URL, Options, Server};
 use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use murre::client::http::{self, Response};
+use client::http::{self, Response};
 use murre_bench::frame::{self, upgrade_request};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Register and unregister.
 
-use murre::client::agent::channel_id;
+use client::agent::channel_id;
 use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
 

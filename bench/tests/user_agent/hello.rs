@@ -1,6 +1,6 @@
 //! Hello: known and unknown users, the fields of a message, and messages that must not come first.
 
-use murre::client::agent::channel_id;
+use client::agent::channel_id;
 use serde_json::{Value, json};
 
 use super::closed_with;

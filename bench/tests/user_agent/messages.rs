@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use murre::client::agent::channel_id;
+use client::agent::channel_id;
 use serde_json::{Value, json};
 
 use crate::common::wire::{Heard, Wire, text};

@@ -5,6 +5,8 @@
 //! (docs/OPERATIONS.md). Past [`Config::load`] nothing is checked again. Read once at start, on the main thread; every
 //! shard gets copies of the settings that it needs.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod acme;
 mod addresses;

@@ -11,6 +11,8 @@
 //! [`admission`] and [`sender_rates`] limit connections and senders, and [`access`] has the rules about callers, and
 //! [`callers`] reads the addresses that proxies name.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod respond;
 mod response;

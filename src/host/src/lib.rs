@@ -5,6 +5,8 @@
 //! ([decision 0023](../../docs/decisions/0023-one-judge-of-the-host.md)). Nothing is changed.
 //! [`files`] writes what only its owner may read.
 
+#![forbid(unsafe_code)]
+
 mod facts;
 pub mod files;
 mod finding;

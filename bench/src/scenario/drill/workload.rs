@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use murre::client::agent::{Agent, Note, Received, channel_id};
-use murre::client::http::{Client, Request};
+use client::agent::{Agent, Note, Received, channel_id};
+use client::http::{Client, Request};
 
 use super::cluster::{Addresses, TestCluster};
 use crate::random::Random;

@@ -1,6 +1,6 @@
 //! Components of the state machine: each owns private state that only its own file can reach.
 //!
-//! No file here knows [`super::ShardMachine`] (`walls` in `src/tidy/rust.rs` refuses it). A component
+//! No file here knows [`super::ShardMachine`] (`walls` in `bench/tidy/src/rust.rs` refuses it). A component
 //! gets what it needs as arguments: the time, values of the configuration, ids, the parts of a session that are its
 //! own, and what the composer has read from its siblings. It answers with values or with a closed enum of actions, and
 //! the composer carries them out. Counters are an output like effects: a component only adds to them.
