@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use shards::ring::refuse_calls;
+use runtime::ring::refuse_calls;
 
 /// Arguments of `without-rings`.
 #[derive(clap::Args, Debug)]

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use rcgen::{CertificateParams, KeyPair};
-use shards::ports::Port;
-use shards::tls::{Next, Received, Stage, Tls as _};
+use runtime::ports::Port;
+use runtime::tls::{Next, Received, Stage, Tls as _};
 use tempfile::TempDir;
 use tls::{Certificate, Clients, MinVersion, ServerTls, Settings, ShardTls, UnknownName, client_config};
 

@@ -6,8 +6,8 @@ use machine::Effect;
 use machine::ids::{Clock, LedgerSlot, Stamp};
 use machine::limits;
 use machine::message::Message;
-use shards::ledger::Medium;
-use shards::ports::Ledger;
+use runtime::ledger::Medium;
+use runtime::ports::Ledger;
 
 use crate::sabotage::Sabotage;
 use crate::shard_log::{HEADER_BYTES, LOG_BYTES_MIN, ShardLog};

@@ -1,6 +1,6 @@
 //! Memory under a ledger log: what a killed process, a damaged file and a host without power leave of it.
 
-use shards::ledger::Medium;
+use runtime::ledger::Medium;
 
 use crate::rng::Rng;
 

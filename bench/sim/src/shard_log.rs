@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use machine::ids::{Clock, ShardId};
 use machine::message::Message;
-use shards::ledger::{Log, Medium, read_log};
+use runtime::ledger::{Log, Medium, read_log};
 
 use crate::memory::Memory;
 

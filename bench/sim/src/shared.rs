@@ -2,7 +2,7 @@
 
 use machine::ids::{Chid, Uaid};
 use machine::{Mail, StoreOp};
-use shards::mailbox::Lane;
+use runtime::mailbox::Lane;
 
 use crate::rng::Rng;
 

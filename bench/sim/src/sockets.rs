@@ -3,7 +3,7 @@
 use machine::ids::{ConnId, EmissionId, ShardId, Stamp};
 use machine::message::Message;
 use machine::{AgentEvent, Arrival, Carried, CloseReason, Command, Event, Hello, Input, Mail, SessionEvent};
-use shards::mailbox::Lane;
+use runtime::mailbox::Lane;
 
 use crate::shared::Verdict;
 use crate::socket::{Blocked, Frame, Place, SocketId};

@@ -5,7 +5,7 @@ use machine::limits;
 use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{BroadcastVersion, Effect, EffectQueue, Input, Mail, ShardMachine};
-use shards::mailbox::Lane;
+use runtime::mailbox::Lane;
 use std::collections::VecDeque;
 
 use crate::bodies::Bodies;

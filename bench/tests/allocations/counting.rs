@@ -49,12 +49,12 @@ fn count() {
     }
 }
 
-/// Functions of murre and shards in a stack, innermost first.
+/// Functions of the crates of a shard in a stack, innermost first.
 fn short(stack: &str) -> String {
     let ours = |line: &&str| {
         let line = line.split_once(": ").map_or("", |(_, name)| name);
-        let named = ["murre::", "shards::", "<murre", "<shards"];
-        named.iter().any(|name| line.starts_with(name))
+        let line = line.strip_prefix('<').unwrap_or(line);
+        ["edge::", "machine::", "protocol::", "runtime::", "store::"].iter().any(|name| line.starts_with(name))
     };
     let names = stack.lines().filter(ours).take(5).map(|line| line.trim().to_owned());
     names.collect::<Vec<_>>().join("\n      ")

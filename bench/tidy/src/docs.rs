@@ -250,7 +250,7 @@ fn a_link_to_nowhere_is_refused() {
 
 #[test]
 fn a_number_counted_twice_and_one_that_does_not_exist_are_refused() {
-    let one = ("shards/src/a.rs", "counters! {\n    counter a_b: \"Help.\",\n    gauge c: \"Help.\",\n}\n");
+    let one = ("shards/runtime/src/a.rs", "counters! {\n    counter a_b: \"Help.\",\n    gauge c: \"Help.\",\n}\n");
     let two = ("src/edge/src/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
     let store = ("src/store/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
     let document = ("docs/OPERATIONS.md", "`a_b`, `store_a_b`, `data_dir` and `--a_c`\n");

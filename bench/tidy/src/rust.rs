@@ -89,11 +89,11 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
 }
 
 /// The one file of a shard that hands commands of peers to the machine.
-const ADMISSION: &str = "shards/src/reactor/admission.rs";
+const ADMISSION: &str = "shards/runtime/src/reactor/admission.rs";
 
 /// Commands reach the machine through [`ADMISSION`], which asks for each of them what it creates.
 pub fn admissions(tree: &Tree) -> Vec<String> {
-    let shipped = tree.rust().filter(|file| file.path.starts_with("shards/src/") && !tree.is_test(file));
+    let shipped = tree.rust().filter(|file| file.path.starts_with("shards/runtime/src/") && !tree.is_test(file));
     let others = shipped.filter(|file| file.path != ADMISSION && file.text.contains("Input::Command { conn"));
     others.map(|file| format!("{}: hands a command to the machine: only {ADMISSION} may", file.path)).collect()
 }
@@ -128,11 +128,11 @@ fn is_root(tree: &Tree, path: &str) -> bool {
 
 /// Files that may contain `unsafe`.
 const UNSAFE_HOMES: [&str; 9] = [
-    "shards/src/ring/mod.rs",
-    "shards/src/poll/mod.rs",
-    "shards/src/mailbox/mod.rs",
+    "shards/runtime/src/ring/mod.rs",
+    "shards/runtime/src/poll/mod.rs",
+    "shards/runtime/src/mailbox/mod.rs",
     "shards/hibernate/src/sys.rs",
-    "shards/src/ledger/mod.rs",
+    "shards/runtime/src/ledger/mod.rs",
     "src/wipe/src/lib.rs",
     "bench/freeze-race/src/sys.rs",
     "bench/src/fleet/ring/mod.rs",
@@ -323,7 +323,7 @@ fn a_file_that_no_crate_contains_is_refused() {
 fn an_unwrap_without_an_invariant_is_refused() {
     let bare = "fn f() {\n    g().unwrap();\n}\n";
     assert_eq!(unwraps(&Tree::of(&[("src/a.rs", bare)])).len(), 1);
-    assert_eq!(unwraps(&Tree::of(&[("shards/src/a.rs", "let a = b.expect(\"c\");\n")])).len(), 1);
+    assert_eq!(unwraps(&Tree::of(&[("shards/runtime/src/a.rs", "let a = b.expect(\"c\");\n")])).len(), 1);
     assert_eq!(unwraps(&Tree::of(&[("bench/src/a.rs", bare)])).len(), 0);
     let tested = format!("#[cfg(test)]\nmod tests {{\n{bare}}}\n");
     assert_eq!(unwraps(&Tree::of(&[("src/a.rs", tested.as_str())])).len(), 0);
@@ -343,8 +343,8 @@ fn a_public_item_without_a_comment_is_refused() {
 fn a_command_that_was_not_admitted_is_refused() {
     let text = "self.inputs.push_back(Input::Command { conn, command });\n";
     let found = |path| admissions(&Tree::of(&[(path, text)])).len();
-    assert_eq!(found("shards/src/reactor/recv.rs"), 1);
-    assert_eq!([found(ADMISSION), found("shards/src/reactor/tests/one.rs")], [0; 2]);
+    assert_eq!(found("shards/runtime/src/reactor/recv.rs"), 1);
+    assert_eq!([found(ADMISSION), found("shards/runtime/src/reactor/tests/one.rs")], [0; 2]);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn an_impure_machine_and_a_broken_wall_are_refused() {
         "use std::sync::Mutex;\n",
         "use std::collections::{BTreeMap, HashMap};\n",
     ] {
-        assert_eq!([found(machine, bad), found("shards/src/a.rs", bad)], [1, 0], "{bad}");
+        assert_eq!([found(machine, bad), found("shards/runtime/src/a.rs", bad)], [1, 0], "{bad}");
     }
     assert_eq!(found(machine, "use std::sync::Arc;\n#[cfg(test)]\nuse std::fs;\n"), 0);
     let wall = "fn f(machine: &mut ShardMachine) {}\n";
@@ -378,7 +378,7 @@ fn a_mail_without_a_recoverer_is_refused() {
 
 #[test]
 fn a_lint_that_is_switched_off_elsewhere_is_refused() {
-    let (home, other) = ("shards/src/ring/mod.rs", "shards/machine/src/shard/acks.rs");
+    let (home, other) = ("shards/runtime/src/ring/mod.rs", "shards/machine/src/shard/acks.rs");
     let text = concat!("#![allow(", "unsafe_code)]\n");
     assert_eq!(lint_exceptions(&Tree::of(&[(home, text), (other, "\n")])), [""; 0]);
     assert_eq!(lint_exceptions(&Tree::of(&[(other, text)])).len(), 1);

@@ -1,6 +1,6 @@
 //! Time as the machine knows it: handed in with every input, never read.
 //!
-//! A [`Now`] is made by `shards::process_clock::ProcessClock`, the only code that reads the host's clock.
+//! A [`Now`] is made by `runtime::process_clock::ProcessClock`, the only code that reads the host's clock.
 
 /// Monotonic nanoseconds since the process started. Orders deadlines; never compared between processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use machine::ids::KeyDigest;
 use protocol::webpush::key::PointChecker;
 use protocol::wire::url::{BaseUrl, HttpUrl};
-use shards::strangers::Prefix;
+use runtime::strangers::Prefix;
 use store::shared::options::Password;
 use zeroize::Zeroize as _;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use machine::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX, WINDOW_MAX};
-use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
+use runtime::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::{ADDRESSES, ADDRESSES_OR_NONE, BYTES, CALL_URL, LEVEL, PEM, SECONDS, SECONDS_OR_ZERO, URL};
 use super::key::keys;

@@ -12,7 +12,7 @@ use machine::ids::KeyDigest;
 use protocol::webpush::endpoint::TokenForm;
 use protocol::wire::forwarded::Kind;
 use protocol::wire::url::{BaseUrl, HttpUrl};
-use shards::strangers::Prefix;
+use runtime::strangers::Prefix;
 use store::shared::options::Options;
 use tracing_subscriber::filter::Targets;
 

@@ -1,6 +1,6 @@
 //! `strangers.*`: limits on callers by their address.
 
-use shards::strangers::StrangerLimits;
+use runtime::strangers::StrangerLimits;
 
 use super::allowed::{ACCESS_LIST_MAX, PREFIXES};
 use super::key::keys;

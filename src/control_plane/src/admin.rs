@@ -13,8 +13,8 @@ use axum::routing::{get, put};
 use machine::stats::{Board, Kind, Meaning};
 use machine::upstream::BridgeKind;
 use protocol::webpush::key::BearerKeys;
+use runtime::ports::Port;
 use serde_json::{Map, Value, json};
-use shards::ports::Port;
 use store::fault::FaultKind;
 use tokio::sync::Semaphore;
 

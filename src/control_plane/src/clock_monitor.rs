@@ -16,7 +16,7 @@ use std::time::Duration;
 use machine::counters;
 use machine::stats::{Board, Counters as _};
 use machine::time::{Instant, TimeSpan};
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 use store::nodes::NodeTable;
 use tokio::time::MissedTickBehavior;
 

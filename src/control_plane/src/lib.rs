@@ -92,8 +92,8 @@ use broadcasts::Broadcasts;
 use config::Secret;
 use http_client::HttpClient;
 use protocol::wire::url::HttpUrl;
-use shards::ports::Port;
-use shards::strangers::Strangers;
+use runtime::ports::Port;
+use runtime::strangers::Strangers;
 use store::latencies::LatencyHistograms;
 use tls::ServerTls;
 
@@ -339,7 +339,7 @@ impl ControlPlane {
         let (crowd, certificates) = (sources.shards.clone(), Arc::clone(&sources.certificates));
         let (looking, leasing, renewing) = (Arc::clone(&host), Arc::clone(&host), Arc::clone(&host));
         let view = Arc::new(admin::AdminState::new(sources, host, own, (&token, Arc::clone(&counted))));
-        let limits = admin_server::LIMITS.within(shards::ring::nofile_limit());
+        let limits = admin_server::LIMITS.within(runtime::ring::nofile_limit());
         let hosts = Hosts::new(hosts);
         // Apart, so that strangers at one of them take no place of the other.
         let server = |router| Arc::new(AdminServer::new(router, hosts.clone(), limits, Arc::clone(&counted)));

@@ -12,7 +12,7 @@ pub(super) async fn watch(boards: Vec<Arc<Board>>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if policy.should_trim(connections(&boards)) {
-            shards::ring::give_memory_back();
+            runtime::ring::give_memory_back();
         }
     }
 }

@@ -34,7 +34,7 @@ impl Process {
             cpu_seconds: cpu_seconds(&stat),
             threads: field(&status, "Threads:"),
             open_fds: fds,
-            max_fds: shards::ring::nofile_limit(),
+            max_fds: runtime::ring::nofile_limit(),
             started_seconds: field(&host, "btime") as f64 + started_seconds(&stat),
         }
     }

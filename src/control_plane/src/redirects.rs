@@ -69,7 +69,7 @@ pub struct Redirects {
 impl Redirects {
     /// A server on these bound listeners that sends visitors to these names, of which there is at least one.
     pub fn new(listeners: Vec<TcpListener>, names: Vec<String>, challenges: Arc<Challenges>) -> Redirects {
-        let limits = REDIRECT_LIMITS.within(shards::ring::nofile_limit());
+        let limits = REDIRECT_LIMITS.within(runtime::ring::nofile_limit());
         Redirects {
             listeners,
             names,

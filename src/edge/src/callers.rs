@@ -8,8 +8,8 @@ use std::sync::Arc;
 use protocol::wire::forwarded::{self, Kind};
 use protocol::wire::http1::Head;
 use protocol::wire::proxy;
-use shards::ports::ProxyHeader;
-use shards::strangers::Prefix;
+use runtime::ports::ProxyHeader;
+use runtime::strangers::Prefix;
 
 /// `proxy.header`, and the proxies whose word it is.
 #[derive(Clone, Default)]

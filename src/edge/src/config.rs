@@ -14,7 +14,7 @@ use super::response::VersionInfo;
 use protocol::webpush::endpoint::{BadKey, TokenForm};
 use protocol::webpush::message_id::MessageIds;
 use protocol::wire::url::{BaseUrl, Origin};
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 /// Configuration of an edge. Plain values: other code reads and checks the settings.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ pub const BODY_BYTES_DEFAULT: usize = 5_630;
 pub const VAPID_CACHE_DEFAULT: usize = 8_192;
 /// Memory that fragments of messages and requests without the end of their body hold, for all connections of a shard.
 /// 64 MiB are 1,024 messages of the largest size, or some 10,000 incoming notifications. A million connections could
-/// have 64 GiB of them. Each port has its own part (`PortQuotas` in `shards::quota`), and half of each part is for
+/// have 64 GiB of them. Each port has its own part (`PortQuotas` in `runtime::quota`), and half of each part is for
 /// connections that hold little (`LITTLE_BYTES` there). At the bound the connection that takes more is closed 1013, or
 /// answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;

@@ -12,7 +12,7 @@ use crossbeam::queue::ArrayQueue;
 use machine::ids::ShardId;
 use machine::time::Now;
 use machine::{AgentCommand, CloseReason, Command, RelayCommand, SessionCommand};
-use shards::ports::Port;
+use runtime::ports::Port;
 
 /// Maximum number of reports that wait to be logged, at about 64 bytes each. Shed: further reports are counted and not
 /// logged.

@@ -3,7 +3,7 @@
 use machine::Command;
 use machine::ids::Uaid;
 use machine::time::Instant;
-use shards::quota::{Quota, Share};
+use runtime::quota::{Quota, Share};
 
 use super::drafts::{NodeCall, PostDraft, Posted, UpdateDraft};
 use super::registering::{Registering, RegistrationDraft};

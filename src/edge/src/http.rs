@@ -2,7 +2,7 @@
 
 use machine::CloseReason;
 use machine::time::Now;
-use shards::ports::{Ingest, Port};
+use runtime::ports::{Ingest, Port};
 
 use super::access::TOKEN_PATH;
 use super::exchange::{BodyAction, Exchange, Stage};

@@ -10,7 +10,7 @@ use machine::ids::{Chid, Uaid};
 use machine::message::Message;
 use machine::time::{Instant, Now};
 use machine::{Command, Publish, SenderCommand};
-use shards::ports::{Ingest, Port};
+use runtime::ports::{Ingest, Port};
 
 use super::PushEdge;
 use super::drafts::Posted;

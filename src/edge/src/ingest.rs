@@ -2,7 +2,7 @@
 
 use machine::limits::{REQUEST_COST, SIGNATURE_COST};
 use machine::time::Now;
-use shards::ports::{Ingest, Ingested};
+use runtime::ports::{Ingest, Ingested};
 
 use super::events::{self, EventKind};
 use super::upgraded::{Session, Stage};

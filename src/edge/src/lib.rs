@@ -57,10 +57,10 @@ use machine::simplepush::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
-use shards::ports::{Edge, Emitted, Ingest, Ingested, Port, ProxyHeader, Refused};
-use shards::process_clock::ProcessClock;
-use shards::quota::PortQuotas;
-use shards::strangers;
+use runtime::ports::{Edge, Emitted, Ingest, Ingested, Port, ProxyHeader, Refused};
+use runtime::process_clock::ProcessClock;
+use runtime::quota::PortQuotas;
+use runtime::strangers;
 
 use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens};
 use protocol::webpush::errno::ApiError;

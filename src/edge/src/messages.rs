@@ -3,8 +3,8 @@
 use machine::ids::{Chid, Uaid};
 use machine::simplepush::Mode;
 use machine::{AckUpdate, BroadcastVersion, CloseReason, Hello, SessionCommand};
-use shards::ports::Ingest;
-use shards::strangers::Access;
+use runtime::ports::Ingest;
+use runtime::strangers::Access;
 
 use super::PushEdge;
 use protocol::webpush::message_id::MessageId;

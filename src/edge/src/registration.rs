@@ -20,7 +20,7 @@ use protocol::webpush::registration::{self, PATH, RegistrationFault, Subscribe, 
 use protocol::wire::http1::Head;
 use protocol::wire::text::push_dashed;
 use protocol::wire::upgrade;
-use shards::strangers::Access;
+use runtime::strangers::Access;
 
 impl PushEdge {
     /// Takes other settings of the bridges. Users whose secret no key made are refused from now on.

@@ -3,7 +3,7 @@
 use machine::RelayCommand;
 use machine::ids::Uaid;
 use machine::simplepush::Mode;
-use shards::ports::Ingest;
+use runtime::ports::Ingest;
 
 use super::PushEdge;
 use super::messages::MessageAction;

@@ -2,7 +2,7 @@
 
 use machine::time::Now;
 use machine::{CloseReason, RegistrationAnswer, SenderEvent};
-use shards::ports::{Ingest, Port};
+use runtime::ports::{Ingest, Port};
 
 use super::PushEdge;
 use super::exchange::{Exchange, Stage};

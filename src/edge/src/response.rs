@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use httpdate::HttpDate as HttpDateText;
 use machine::time::UnixSeconds;
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use crate::health::Health;
 use protocol::webpush::errno::ApiError;

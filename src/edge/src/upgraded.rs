@@ -1,6 +1,6 @@
 //! State of an upgraded WebSocket between its frames.
 
-use shards::quota::{Quota, Share};
+use runtime::quota::{Quota, Share};
 
 /// Decoding state of an upgraded WebSocket, borrowed from its codec.
 pub(super) struct Session<'c> {

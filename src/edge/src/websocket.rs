@@ -1,7 +1,7 @@
 //! The port of user agents after the upgrade: frames to commands (PROTOCOL.md 1). `frames` writes the way back.
 
 use machine::{AgentCommand, CloseReason, RelayCommand, SessionCommand};
-use shards::ports::{Ingest, Port};
+use runtime::ports::{Ingest, Port};
 
 use super::PushEdge;
 use super::messages::MessageAction;

@@ -5,9 +5,9 @@ use std::fs;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use runtime::ring::{self, ProbeError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
-use shards::ring::{self, ProbeError};
 
 use config::PlaneChoice;
 

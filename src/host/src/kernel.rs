@@ -1,6 +1,6 @@
 //! The kernel: its version, io_uring, and the features that settings need.
 
-use shards::ring::ProbeError;
+use runtime::ring::ProbeError;
 
 use super::facts::Facts;
 use super::finding::{Finding, Sysctl, Verdict, dotted, good, number, unknown};

@@ -18,7 +18,7 @@ mod resources;
 #[cfg(test)]
 mod tests;
 
-use shards::ring::PlaneKind;
+use runtime::ring::PlaneKind;
 
 pub use facts::{Facts, has_ipv6};
 pub use finding::{Finding, Sysctl, Verdict, good};

@@ -1,6 +1,6 @@
 //! Plane of a server: io_uring rings, or epoll where the host has no usable io_uring.
 
-use shards::ring::PlaneKind;
+use runtime::ring::PlaneKind;
 
 use super::facts::Facts;
 use super::finding::{Finding, Verdict, good};

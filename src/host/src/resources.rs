@@ -37,7 +37,7 @@ fn rings(facts: &Facts, needs: Needs, limit: u64) -> (u16, u32) {
     let most = needs.connections.min(CONNECTIONS_MAX) as u32;
     // Both casts are within bounds. A limit of a few descriptors opens no ring at all.
     let (table_max, backlog) = (limit.clamp(OTHER_FILES, 1 << 31) as u32, needs.backlog.min(65_535) as u16);
-    shards::ring::tables(share(most, shards(facts, needs) as u16), table_max, backlog)
+    runtime::ring::tables(share(most, shards(facts, needs) as u16), table_max, backlog)
 }
 
 /// Judges the limit against the rings of all shards. The kernel counts those of all processes of a user together, so
@@ -49,7 +49,7 @@ pub(super) fn locked_memory(facts: &Facts, needs: Needs, polls: bool) -> Finding
     }
     let shards = shards(facts, needs);
     let (rings, _) = rings(facts, needs, facts.files_hard.unwrap_or(u64::MAX));
-    let least = shards * u64::from(rings) * shards::ring::RING_BYTES + TRIAL_BYTES;
+    let least = shards * u64::from(rings) * runtime::ring::RING_BYTES + TRIAL_BYTES;
     let wanted = format!(">= {}, the rings of {shards} shards twice", bytes(least * 2));
     let Some(version) = facts.kernel else { return unknown(what, wanted, "/proc/sys/kernel/osrelease") };
     if version < KERNEL_COUNTS_RINGS {

@@ -5,7 +5,7 @@ mod plane;
 use std::fs;
 use std::path::Path;
 
-use shards::ring::ProbeError;
+use runtime::ring::ProbeError;
 
 use super::{Demand, Facts, Finding, Needs, Verdict, judge, runs_here, sysctls};
 use config::{Config, PlaneChoice, Sources};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 use store::embedded::{Copied, Progress, salvage as salvage_store};
 
 use super::data_dir::{DataDir, fault, make_dir};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use protocol::wire::url::HttpUrl;
-use shards::tls::Tls;
+use runtime::tls::Tls;
 use tls::{AlpnChallenges, Authorities, Certificate, MARKED_AS_AUTHORITY, ServerTls, Settings, ShardTls, TicketKey};
 use zeroize::Zeroizing;
 

@@ -10,7 +10,7 @@ use machine::ids::{StoreTicket, Uaid};
 use machine::peers::RETRY_QUEUE_MAX;
 use machine::{NodeId, Presence, StoreOp, StoreReply};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::ports::Peers as Lane;
+use runtime::ports::Peers as Lane;
 use store::nodes::{NodeTable, RENEW_INTERVAL};
 use tls::Certificate;
 

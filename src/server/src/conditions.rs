@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use machine::stats::Board;
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 use store::nodes::{NodeTable, RENEW_INTERVAL};
 
 use super::certificates::NodeTls;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use shards::ledger::LedgerError;
+use runtime::ledger::LedgerError;
 use store::embedded::StoreOpenError;
 use store::fault::FaultKind;
 use store::transfer::TransferFault;

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use machine::CloseReason;
-use shards::ports::Port;
+use runtime::ports::Port;
 use tracing::Dispatch;
 use tracing::dispatcher::{get_default, with_default};
 

@@ -1,6 +1,6 @@
 //! Fence of a node: its rings are restricted, and its process forbids itself further ones (decision 0042).
 
-use shards::ring::{Fence, forbid_rings};
+use runtime::ring::{Fence, forbid_rings};
 
 /// Forbids further rings to this process, if it is the node. Returns the state of the fence: `closed`, or `open` and
 /// the reason. No shard has begun yet.

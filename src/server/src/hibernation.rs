@@ -13,11 +13,11 @@ use machine::placement::Placement;
 use machine::stats::Board;
 use machine::time::TimeSpan;
 use ring::digest::{SHA256, digest};
-use shards::ledger;
-use shards::ports::{Hibernation, Port, Probes, Records};
-use shards::ring as rings;
-use shards::session_record;
-use shards::thread::{self, ShardSetup, Shards, ShardsHandle};
+use runtime::ledger;
+use runtime::ports::{Hibernation, Port, Probes, Records};
+use runtime::ring as rings;
+use runtime::session_record;
+use runtime::thread::{self, ShardSetup, Shards, ShardsHandle};
 
 use super::data_dir::{DataDir, PlacementKey};
 use super::error::NodeError;

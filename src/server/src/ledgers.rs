@@ -5,8 +5,8 @@ use std::sync::Arc;
 use machine::NodeId;
 use machine::ids::{Clock, Origin, ShardId, Uaid};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::ledger::{self, LedgerError, Log, Replay};
-use shards::process_clock::ProcessClock;
+use runtime::ledger::{self, LedgerError, Log, Replay};
+use runtime::process_clock::ProcessClock;
 
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;

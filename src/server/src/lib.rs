@@ -71,7 +71,7 @@ pub use hibernation::{
 pub use ledgers::replay_ledgers;
 pub use listeners::listen_ports;
 pub use running::{RunningNode, StopOutcome};
-pub use shards::process_clock::HostClock;
+pub use runtime::process_clock::HostClock;
 pub use transfer::{with_source, with_store};
 
 use std::path::Path;
@@ -81,10 +81,10 @@ use std::time::{Duration, Instant};
 use machine::NodeId;
 use machine::ids::ShardId;
 use machine::stats::Board;
-use shards::ledger;
-use shards::ports::Port;
-use shards::process_clock::ProcessClock;
-use shards::ring::PlaneKind;
+use runtime::ledger;
+use runtime::ports::Port;
+use runtime::process_clock::ProcessClock;
+use runtime::ring::PlaneKind;
 
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
@@ -149,7 +149,7 @@ pub fn start(config: &Config) -> Result<RunningNode, NodeError> {
 /// # Errors
 /// The first thing that is missing, as one sentence; nothing is left running.
 pub fn start_with(config: &Config, surroundings: Environment) -> Result<RunningNode, NodeError> {
-    shards::ring::raise_limits();
+    runtime::ring::raise_limits();
     let (plane, tells_peers) = look_at_host(config, &surroundings)?;
     let no_control_plane = |error| NodeError::Host { what: "the admin server", error };
     let calls = calls(config)?;
@@ -245,7 +245,7 @@ fn most_connections(config: &Config, plane: PlaneKind) -> u32 {
     match plane {
         PlaneKind::Rings => config.max_connections,
         PlaneKind::Poll => {
-            let fitting = fitting_in_files(shards::ring::nofile_limit());
+            let fitting = fitting_in_files(runtime::ring::nofile_limit());
             u32::try_from(fitting).map_or(config.max_connections, |fitting| config.max_connections.min(fitting).max(1))
         }
     }

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use runtime::ports::{Listening, Port};
+use runtime::ring;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socket_with};
-use shards::ports::{Listening, Port};
-use shards::ring;
 
 use super::error::NodeError;
 use config::{Config, Steer};

@@ -10,11 +10,11 @@ use machine::stats::Board;
 use machine::time::TimeSpan;
 use machine::{MachineConfig, NodeId};
 use protocol::wire::url::{BaseUrl, Origin};
-use shards::ledger;
-use shards::ports::{NoPeers, NoUpstreams, Port};
-use shards::process_clock::ProcessClock;
-use shards::reactor::{CallerRules, PlaneLimits};
-use shards::thread::ShardSetup;
+use runtime::ledger;
+use runtime::ports::{NoPeers, NoUpstreams, Port};
+use runtime::process_clock::ProcessClock;
+use runtime::reactor::{CallerRules, PlaneLimits};
+use runtime::thread::ShardSetup;
 
 use super::access;
 use super::banner::{self, Addresses};

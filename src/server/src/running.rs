@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use machine::BroadcastVersion;
 use machine::stats::Board;
-use shards::ledger;
-use shards::reactor::ControlMessage;
-use shards::thread::{Shards, ShardsHandle};
+use runtime::ledger;
+use runtime::reactor::ControlMessage;
+use runtime::thread::{Shards, ShardsHandle};
 use store::embedded::Copied;
 
 use super::access;

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::time::{Instant, TimeSpan};
-use shards::process_clock::ProcessClock;
-use shards::reactor::{CallerRules, Proxies};
-use shards::strangers::{Cause, Limit, Refusals, Strangers};
+use runtime::process_clock::ProcessClock;
+use runtime::reactor::{CallerRules, Proxies};
+use runtime::strangers::{Cause, Limit, Refusals, Strangers};
 
 use config::Config;
 
@@ -95,7 +95,7 @@ impl StrangerWatch {
 mod tests {
     use std::net::IpAddr;
 
-    use shards::strangers::{Access, StrangerLimits};
+    use runtime::strangers::{Access, StrangerLimits};
 
     use super::*;
     use config::Sources;

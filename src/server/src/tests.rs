@@ -19,8 +19,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use machine::ids::{Clock, Origin, Uaid};
+use runtime::ledger::Log;
 use serde_json::{Value, json};
-use shards::ledger::Log;
 
 use super::*;
 use crate::status;
@@ -271,7 +271,7 @@ fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
     };
     let ledgers = dir.path().join("ledger");
     let mut log = Log::create(&ledgers, ShardId(0), Origin(6), 4 << 20, Clock(0)).unwrap();
-    shards::ports::Ledger::append(&mut log, machine::ids::LedgerSlot(0), &message);
+    runtime::ports::Ledger::append(&mut log, machine::ids::LedgerSlot(0), &message);
     drop(log);
     assert_eq!(replay_ledgers(&config).unwrap(), 1);
     assert_eq!(std::fs::read_dir(&ledgers).unwrap().count(), 0);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use shards::ledger;
-use shards::process_clock::ProcessClock;
+use runtime::ledger;
+use runtime::process_clock::ProcessClock;
 use store::transfer::{Transfer, TransferFault};
 
 use super::data_dir::DataDir;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use machine::message::Message;
 use machine::stats::Board;
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use crate::latencies::LatencyHistograms;
 use crate::nodes::NodeTable;

@@ -1,4 +1,4 @@
-//! Storage backends behind one port (`shards::ports::Store`): plain `StoreOp` in, `StoreReply` out.
+//! Storage backends behind one port (`runtime::ports::Store`): plain `StoreOp` in, `StoreReply` out.
 //!
 //! [`model`] keeps everything in memory: the meaning of `store.kind = memory`, and the executable statement of the
 //! laws. [`embedded`] is the default: one directory, no server. Several nodes share [`scylla`], which [`shared`]

@@ -12,7 +12,7 @@ use machine::ids::StoreTicket;
 use machine::model::Model as State;
 use machine::time::UnixSeconds;
 use machine::{StoreError, StoreOp, StoreReply};
-use shards::ports::Store;
+use runtime::ports::Store;
 
 /// Reply of a port.
 type Answer = Result<StoreReply, StoreError>;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use runtime::ports::Port;
+use runtime::tls::PLAINTEXT_MAX;
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
@@ -10,8 +12,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ClientConfig, RootCertStore};
-use shards::ports::Port;
-use shards::tls::PLAINTEXT_MAX;
 
 use crate::handshake::{CatchSecrets, Secrets, catch_secrets, encode};
 use crate::key_exchange::provider;

@@ -1,7 +1,7 @@
 //! Counters of alerts by description and of failed handshakes by reason, as `/metrics` shows them.
 
+use runtime::tls::TlsStats;
 use rustls::NamedGroup;
-use shards::tls::TlsStats;
 
 /// Reason for which a handshake failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,11 +3,11 @@
 
 use std::cell::RefCell;
 
+use runtime::ports::Port;
 use rustls::PeerIncompatible::SignatureAlgorithmsExtensionRequired;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{Error, HandshakeKind, KeyLog};
-use shards::ports::Port;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::challenges::ACME_TLS;

@@ -1,8 +1,8 @@
-//! TLS of the shards: implements [`shards::tls::Tls`].
+//! TLS of the shards: implements [`runtime::tls::Tls`].
 //!
 //! rustls makes handshakes and ends with them. After the client's Finished a connection is two traffic secrets with
 //! their keys and sequence numbers in a table of its shard; records are sealed and opened here by *ring*. This crate
-//! owns no socket, and the crate `shards` knows no key.
+//! owns no socket, and the crate `runtime` knows no key.
 //!
 //! Read in this order: `shard` (states of a connection), `handshake`, `record`, `keys`; then `server` with
 //! `certificate`, `authorities`, `challenges` and `tickets` (settings), `key_exchange` (ML-KEM beside X25519), `first`

@@ -4,8 +4,8 @@
 mod tls12;
 
 use ring::aead::LessSafeKey;
-use shards::ports::Port;
-use shards::tls::PLAINTEXT_MAX;
+use runtime::ports::Port;
+use runtime::tls::PLAINTEXT_MAX;
 
 use crate::keys::{Direction, EXPORTED_MAX, Suite, TAG_LEN};
 

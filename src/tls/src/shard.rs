@@ -1,8 +1,8 @@
 //! TLS of one shard: the states of its connections, from accept to end.
 
+use runtime::ports::Port;
+use runtime::tls::{GivenUp, Next, Received, Stage, Tls, TlsStats};
 use rustls::server::UnbufferedServerConnection;
-use shards::ports::Port;
-use shards::tls::{GivenUp, Next, Received, Stage, Tls, TlsStats};
 use zeroize::Zeroize as _;
 
 use crate::counted::{Failure, count_alert, count_completed, count_failure};

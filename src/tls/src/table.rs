@@ -1,8 +1,8 @@
 //! TLS state of the connections of a shard by slot, in chunks that come with the first TLS connection in them and go
 //! with the last: a slot without TLS costs nothing.
 
-use shards::ports::Port;
-use shards::tls::Stage;
+use runtime::ports::Port;
+use runtime::tls::Stage;
 
 use crate::handshake::Handshake;
 use crate::record::Session;

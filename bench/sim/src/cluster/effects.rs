@@ -2,7 +2,7 @@
 
 use machine::ids::ConnId;
 use machine::{AgentEvent, Arrival, Carried, CloseReason, Effect, Event, Mail, SessionEvent};
-use shards::mailbox::Lane;
+use runtime::mailbox::Lane;
 
 use super::sock::{Frame, Place, SockId};
 use super::world::Cluster;

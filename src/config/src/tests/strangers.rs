@@ -1,6 +1,6 @@
 //! Limits on callers by their address.
 
-use shards::strangers::StrangerLimits;
+use runtime::strangers::StrangerLimits;
 
 use super::*;
 

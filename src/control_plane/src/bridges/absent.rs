@@ -27,7 +27,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use shards::ports::Upstreams;
+use runtime::ports::Upstreams;
 
 use config::Config;
 

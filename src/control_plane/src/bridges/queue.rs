@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::ids::StoreTicket;
 use machine::upstream::{BridgeFailure, BridgeOutcome, UpstreamOp};
-use shards::ports::Upstreams;
+use runtime::ports::Upstreams;
 
 use super::settings::BridgeSettings;
 use crate::lane::{Call, Lane, ReplyQueue, ShardEnd};

@@ -1,6 +1,6 @@
 //! Clocks that are set, drift and disagree, against a database that is right or does not answer.
 
-use shards::process_clock::HostClock;
+use runtime::process_clock::HostClock;
 use store::testing::nodes::FakeNodes;
 
 use super::*;

@@ -53,7 +53,7 @@ mod tests {
     use std::sync::Arc;
 
     use machine::stats::{Board, Counters as _};
-    use shards::tls::TlsStats;
+    use runtime::tls::TlsStats;
 
     use super::super::super::MetricSources;
     use super::super::super::own::Own;

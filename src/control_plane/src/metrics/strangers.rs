@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use shards::strangers::{Access, Cause, Limit, Strangers};
+use runtime::strangers::{Access, Cause, Limit, Strangers};
 
 /// Numbers of the table of addresses. A node has one for all shards.
 pub(super) struct StrangerStats(pub Option<Arc<Strangers>>);
@@ -47,7 +47,7 @@ impl Collector for StrangerStats {
 #[cfg(test)]
 mod tests {
     use machine::time::Instant;
-    use shards::strangers::StrangerLimits;
+    use runtime::strangers::StrangerLimits;
 
     use super::super::super::MetricSources;
     use super::super::super::own::Own;

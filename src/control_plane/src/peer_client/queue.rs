@@ -91,7 +91,7 @@ impl PeerQueue {
     }
 
     /// A shard's handle to the other nodes, made on the shard's thread. `waker` is called when there are replies.
-    pub fn lane(self: &Arc<PeerQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn shards::ports::Peers> {
+    pub fn lane(self: &Arc<PeerQueue>, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn runtime::ports::Peers> {
         Box::new(PeerPort { peers: Arc::clone(self), end: ShardEnd::new(waker) })
     }
 
@@ -170,7 +170,7 @@ struct PeerPort {
     end: ShardEnd<PeerReply>,
 }
 
-impl shards::ports::Peers for PeerPort {
+impl runtime::ports::Peers for PeerPort {
     fn submit(&mut self, ticket: StoreTicket, op: PeerOp) {
         self.end.submit(ticket, LANE_CALLS_MAX, |back| self.peers.push(op, Some(back)));
     }

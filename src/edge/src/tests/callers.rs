@@ -6,7 +6,7 @@ use super::endpoint::{GOOD, post};
 use super::*;
 use crate::Forwarding;
 use protocol::wire::forwarded::Kind;
-use shards::ports::{ProxyHeader, Refused};
+use runtime::ports::{ProxyHeader, Refused};
 
 fn edge(field: Option<Kind>) -> PushEdge {
     let trusted = Arc::new(["10.0.0.0/8".parse().unwrap()]);

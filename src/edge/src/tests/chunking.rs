@@ -1,7 +1,7 @@
 //! Any split of the bytes gives the same commands, the same output and the same end; and no bytes make it panic.
 
 use proptest::prelude::*;
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::*;
 

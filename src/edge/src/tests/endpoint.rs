@@ -2,7 +2,7 @@
 
 use machine::message::{Topic, Urgency};
 use machine::{Cancelled, Command, Disposition, Published, SenderCommand};
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::*;
 use protocol::webpush::message_id::MessageId;

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use machine::{AgentEvent, CloseReason};
-use shards::ports::Port;
+use runtime::ports::Port;
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};
 

@@ -1,6 +1,6 @@
 //! Long request heads: VAPID of other algorithms fills some KiB, and any sender may cut a head into small pieces.
 
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::endpoint::{GOOD, path, post};
 use super::*;

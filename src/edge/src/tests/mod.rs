@@ -29,8 +29,8 @@ use machine::{
     NodeCommand, Published, ReceiptAnswer, RegistrationAnswer, RegistrationCall, RelayCommand, RelayEvent,
     SenderCommand, SessionCommand, SessionEvent,
 };
-use shards::ports::{Edge, Emitted, Ingest, Port};
-use shards::process_clock::ProcessClock;
+use runtime::ports::{Edge, Emitted, Ingest, Port};
+use runtime::process_clock::ProcessClock;
 
 use super::{
     AccessRules, AdmissionGate, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Forwarding, PushEdge,

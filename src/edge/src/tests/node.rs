@@ -3,7 +3,7 @@
 use machine::ids::{Chid, Uaid};
 use machine::message::{Topic, Urgency};
 use machine::{Command, NodeAnswer, NodeCommand};
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::*;
 use protocol::webpush::message_id::MessageId;

@@ -3,7 +3,7 @@
 use machine::ids::{Chid, Uaid};
 use machine::time::{TimeSpan, UnixSeconds};
 use machine::{Command, Disposition, Outcome, Published, ReceiptAnswer, SenderCommand};
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::endpoint::{GOOD, path, post};
 use super::*;

@@ -8,7 +8,7 @@ use machine::time::UnixSeconds;
 use machine::{
     AgentCommand, BroadcastDelta, CloseReason, Command, RelayCommand, RelayEvent, SessionCommand, SessionEvent,
 };
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Requests as senders, libraries and proxies of others make them: each is valid by its RFC, and none may cost a push.
 
-use shards::process_clock::HostClock;
+use runtime::process_clock::HostClock;
 
 use super::endpoint::{GOOD, path, post};
 use super::*;

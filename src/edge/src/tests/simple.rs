@@ -9,7 +9,7 @@ use machine::time::UnixSeconds;
 use machine::{
     AckVersion, AgentCommand, CloseReason, Command, Disposition, Published, SenderCommand, SessionCommand, SessionEvent,
 };
-use shards::ports::{Edge, Port};
+use runtime::ports::{Edge, Port};
 
 use super::*;
 use protocol::webpush::endpoint::{EndpointToken, Subscription, TokenForm};

@@ -1,7 +1,7 @@
 //! Half messages and half bodies: a shard holds a bounded number of bytes of them.
 
 use machine::CloseReason;
-use shards::ports::Port;
+use runtime::ports::Port;
 
 use super::*;
 

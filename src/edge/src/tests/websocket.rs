@@ -7,8 +7,8 @@ use machine::message::{Message, Topic, Urgency};
 use machine::simplepush::Mode;
 use machine::time::UnixSeconds;
 use machine::{AgentCommand, AgentEvent, BroadcastDelta, CloseReason, Command, SessionCommand, SessionEvent};
+use runtime::ports::{Edge, Port};
 use serde_json::Value;
-use shards::ports::{Edge, Port};
 
 use super::*;
 use crate::{EventKind, Events};

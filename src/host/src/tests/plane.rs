@@ -1,6 +1,6 @@
 //! Plane of a server by its host, and the findings that depend on the plane.
 
-use shards::ring::{PlaneKind, ProbeError};
+use runtime::ring::{PlaneKind, ProbeError};
 
 use super::super::{Facts, Needs, Plane, Verdict, fitting_in_files, judge, plane, runs_here};
 use super::{about, host, judged, needs};

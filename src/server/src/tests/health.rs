@@ -88,7 +88,7 @@ fn conditions_of_other_nodes_and_of_the_clock_turn_what_they_declare() {
 
     use machine::counters;
     use machine::stats::Counters as _;
-    use shards::process_clock::ProcessClock;
+    use runtime::process_clock::ProcessClock;
     use store::testing::nodes::FakeNodes;
 
     counters! {

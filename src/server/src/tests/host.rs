@@ -1,6 +1,6 @@
 //! The host of a node, judged when it starts.
 
-use shards::ring::ProbeError;
+use runtime::ring::ProbeError;
 
 use super::*;
 

@@ -54,7 +54,7 @@ fn a_message_that_cannot_be_saved_keeps_the_ledger_and_the_node_down() {
     let ledgers = dir.path().join("ledger");
     let mut log = Log::create(&ledgers, ShardId(0), Origin(6), 4 << 20, Clock(0)).unwrap();
     for user in [1, 2, 3] {
-        shards::ports::Ledger::append(&mut log, LedgerSlot(user.into()), &message(user));
+        runtime::ports::Ledger::append(&mut log, LedgerSlot(user.into()), &message(user));
     }
     drop(log);
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use machine::ids::{Stamp, StoreTicket, Uaid};
 use machine::message::Message;
 use machine::{Page, StoreError, StoreOp, StoreReply, UserRow};
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use crate::testing::sample::{NOW, register};
 

@@ -10,7 +10,7 @@ use machine::simplepush::{Mode, WakeData};
 use machine::time::UnixSeconds;
 use machine::{RowKey, StoreOp, StoreReply, UserRow};
 use proptest::prelude::*;
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::BlockingStore;
 use super::blocking_store::Answer;

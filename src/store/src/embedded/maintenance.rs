@@ -16,7 +16,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use fjall::{Keyspace, Slice};
 use machine::ids::{Clock, Uaid};
 use machine::time::UnixSeconds;
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 use super::database::Database;
 use super::group::cleanup::CleanupOp;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 /// End of the process, called when nothing can be written any more.
 pub type Fatal = Arc<dyn Fn(&str) + Send + Sync>;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fjall::compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict};
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 use super::database::KEYSPACES;
 use super::room::Space;

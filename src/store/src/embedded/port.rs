@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use machine::ids::{StoreTicket, Uaid};
 use machine::limits;
 use machine::{StoreError, StoreOp};
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::mail::{Answer, CommitterMail, OpRoute, ReaderMail, ReplyQueue, SubmittedOp};
 use super::stats::Tally;

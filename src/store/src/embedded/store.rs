@@ -11,7 +11,7 @@ use crossbeam::channel::{Sender, bounded, unbounded};
 use machine::ids::Clock;
 use machine::message::Message;
 use machine::stats::Board;
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::committer::Committer;
 use super::database::{self, Database};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use runtime::process_clock::ProcessClock;
 use scylla::client::session::Session;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 use scylla::policies::speculative_execution::SpeculativeExecutionPolicy;
@@ -16,7 +17,6 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
-use shards::process_clock::ProcessClock;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

@@ -9,7 +9,7 @@ use crossbeam::queue::SegQueue;
 use machine::ids::StoreTicket;
 use machine::limits;
 use machine::{StoreError, StoreOp, StoreReply};
-use shards::ports::Store;
+use runtime::ports::Store;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 

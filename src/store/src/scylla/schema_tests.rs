@@ -176,7 +176,7 @@ fn nodes_of_two_versions_run_beside_each_other_and_the_older_one_starts_again() 
 
 /// The present as the clock of a message.
 fn recently() -> u64 {
-    shards::process_clock::ProcessClock::start().unix_us()
+    runtime::process_clock::ProcessClock::start().unix_us()
 }
 
 #[test]

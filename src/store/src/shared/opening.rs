@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 /// Cause for which the shared store is not open.
 #[derive(Debug)]

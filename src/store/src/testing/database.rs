@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 use crate::scylla::Scylla;
 use crate::scylla::connect::connect;

@@ -7,7 +7,7 @@ use crossbeam::channel::{Receiver, bounded};
 use machine::ids::StoreTicket;
 use machine::limits;
 use machine::{StoreError, StoreOp, StoreReply};
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::port::TransferFault;
 use crate::fault::FaultKind;

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rcgen::{CertificateParams, KeyPair};
-use shards::ports::Port;
-use shards::tls::{Next, Received, Stage, Tls as _};
+use runtime::ports::Port;
+use runtime::tls::{Next, Received, Stage, Tls as _};
 use tls::{Certificate, MinVersion, ServerTls, Settings, ShardTls, TicketKey, UnknownName};
 
 #[global_allocator]

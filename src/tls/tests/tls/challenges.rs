@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use runtime::tls::{Next, Stage, Tls as _};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{AlertDescription, DigitallySignedStruct, Error, SignatureScheme};
-use shards::tls::{Next, Stage, Tls as _};
 use tls::{ACME_TLS, AlpnChallenges, ServerTls, ShardTls};
 
 use crate::peer::{Pair, Papers, SLOT, SUITES};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use runtime::tls::Tls as _;
 use rustls::crypto::ring::default_provider;
 use rustls::crypto::ring::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::crypto::{ActiveKeyExchange, CryptoProvider, SharedSecret, SupportedKxGroup};
@@ -12,7 +13,6 @@ use rustls::{
     AlertDescription, ClientConfig, ClientConnection, Error, HandshakeKind, NamedGroup, RootCertStore, ServerConfig,
     ServerConnection,
 };
-use shards::tls::Tls as _;
 use tls::{MinVersion, ShardTls, X25519MLKEM768, provider};
 
 use crate::inputs::alert_to;

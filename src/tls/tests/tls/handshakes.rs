@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
+use runtime::ports::Port;
+use runtime::tls::{GivenUp, Next, Received, Stage, Tls as _};
 use rustls::ClientConfig;
-use shards::ports::Port;
-use shards::tls::{GivenUp, Next, Received, Stage, Tls as _};
 use tls::ShardTls;
 
 use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, completed, every_suite, is_tls12};

@@ -3,13 +3,13 @@
 use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex};
 
+use runtime::ports::Port;
+use runtime::tls::{Next, Stage, Tls as _};
 use rustls::pki_types::ServerName;
 use rustls::server::ServerSessionMemoryCache;
 use rustls::{
     AlertDescription, ClientConfig, ClientConnection, Error, HandshakeKind, KeyLog, ServerConfig, ServerConnection,
 };
-use shards::ports::Port;
-use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
 use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, completed, sum};

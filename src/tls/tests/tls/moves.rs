@@ -1,7 +1,7 @@
 //! Established connections that move to another shard.
 
-use shards::ports::Port;
-use shards::tls::{Next, Stage, Tls as _};
+use runtime::ports::Port;
+use runtime::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
 use crate::peer::{Pair, Papers, SLOT, SUITES};

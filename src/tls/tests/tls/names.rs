@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rcgen::KeyPair;
+use runtime::tls::Next;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::{AlertDescription, ClientConfig, Error, SignatureScheme};
-use shards::tls::Next;
 use tls::{Certificate, ServerTls, ShardTls, UnknownName};
 
 use crate::peer::{Pair, Papers, SUITES, pem, rsa};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::Write as _;
 
 use proptest::prelude::*;
-use shards::ports::Port;
-use shards::tls::{Next, Tls as _};
+use runtime::ports::Port;
+use runtime::tls::{Next, Tls as _};
 use tls::ShardTls;
 
 use crate::peer::{Pair, Papers, SLOT, every_suite, is_tls12};

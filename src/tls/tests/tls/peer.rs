@@ -8,13 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use machine::stats::{Board, Counters as _};
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256};
+use runtime::ports::Port;
+use runtime::tls::{Next, Received, Stage, Tls as _, TlsStats};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::cipher_suite;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite};
-use shards::ports::Port;
-use shards::tls::{Next, Received, Stage, Tls as _, TlsStats};
 use tempfile::TempDir;
 use tls::{Certificate, MinVersion, ServerTls, Settings, ShardTls, TicketKey, UnknownName};
 

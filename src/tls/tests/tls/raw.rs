@@ -3,9 +3,9 @@
 
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
+use runtime::ports::Port;
+use runtime::tls::{Next, Tls as _};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
-use shards::ports::Port;
-use shards::tls::{Next, Tls as _};
 
 use crate::peer::{Pair, SLOT};
 

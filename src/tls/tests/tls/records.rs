@@ -2,9 +2,9 @@
 
 use std::io::Write as _;
 
+use runtime::ports::Port;
+use runtime::tls::{Next, Stage, Tls as _};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
-use shards::ports::Port;
-use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
 use crate::peer::{Pair, Papers, SLOT, SUITES, every_suite};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use runtime::tls::Tls as _;
 use rustls::{ClientConfig, HandshakeKind};
-use shards::tls::Tls as _;
 use tls::{ServerTls, ShardTls};
 
 use crate::peer::{Pair, Papers, SUITES, completed};

@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use runtime::ports::Port;
+use runtime::tls::{Next, Stage, Tls as _};
 use rustls::{AlertDescription, Error, HandshakeKind, ProtocolVersion};
-use shards::ports::Port;
-use shards::tls::{Next, Stage, Tls as _};
 use tls::{MinVersion, ShardTls};
 
 use crate::peer::{Pair, Papers, SLOT, SUITES, TLS12_SUITES, alerts_and_failures};

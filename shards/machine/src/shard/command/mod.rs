@@ -37,7 +37,7 @@ pub enum Command {
 /// Things that outlive a command if it is carried out, or that an event gives to its peer.
 ///
 /// Every command and every event says so, and a shard admits each of them by the address of its caller before it takes
-/// effect (`shards/src/reactor/admission.rs`).
+/// effect (`shards/runtime/src/reactor/admission.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Creates {
     Nothing,

@@ -29,7 +29,7 @@ struct Kit {
     upstream: Upstream,
     directory: tempfile::TempDir,
     queue: Arc<UpstreamQueue>,
-    port: Box<dyn shards::ports::Upstreams>,
+    port: Box<dyn runtime::ports::Upstreams>,
     driver: JoinHandle<std::io::Result<()>>,
     next: u32,
 }

@@ -27,7 +27,7 @@ struct Kit {
     upstream: Upstream,
     directory: tempfile::TempDir,
     queue: Arc<UpstreamQueue>,
-    port: Box<dyn shards::ports::Upstreams>,
+    port: Box<dyn runtime::ports::Upstreams>,
     snapshots: Arc<ProfileSnapshots>,
     driver: JoinHandle<std::io::Result<()>>,
     next: u32,

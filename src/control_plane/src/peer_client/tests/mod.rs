@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A caller on a thread of its own, and a shard's port.
 struct Kit {
     peers: Arc<PeerQueue>,
-    lane: Box<dyn shards::ports::Peers>,
+    lane: Box<dyn runtime::ports::Peers>,
     table: Arc<FakeNodes>,
     board: Arc<Board>,
     snapshots: Arc<PeerSnapshots>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::peers::{DebtRow, DebtTime};
-use shards::process_clock::ProcessClock;
+use runtime::process_clock::ProcessClock;
 
 use super::super::Scylla;
 use super::refresh::Bare;

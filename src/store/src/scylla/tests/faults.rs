@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use machine::ids::{Clock, Stamp, StoreTicket, Uaid};
 use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
-use shards::ports::Store;
-use shards::process_clock::ProcessClock;
+use runtime::ports::Store;
+use runtime::process_clock::ProcessClock;
 
 use super::super::Scylla;
 use super::super::stats::Statement;

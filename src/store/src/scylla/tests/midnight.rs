@@ -10,7 +10,7 @@ use machine::ids::{Chid, Clock, ConnId, ShardId, StoreTicket, Uaid};
 use machine::placement::Placement;
 use machine::time::{Instant, Now, TimeSpan, UnixSeconds};
 use machine::{AgentCommand, Effect, EffectQueue, Hello, Input, MachineConfig, NodeId, ShardMachine, StoreOp};
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::super::Scylla;
 use super::super::stats::STATEMENTS;

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use machine::ids::{StoreTicket, Uaid};
 use machine::message::Message;
 use machine::{Page, RowKey, StoreError, StoreOp, StoreReply};
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::Scylla;
 

@@ -13,8 +13,8 @@ use machine::ids::{Clock, Stamp, StoreTicket};
 use machine::message::Message;
 use machine::time::UnixSeconds;
 use machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
-use shards::ports::Store;
-use shards::process_clock::ProcessClock;
+use runtime::ports::Store;
+use runtime::process_clock::ProcessClock;
 
 use crate::conformance::NOW;
 

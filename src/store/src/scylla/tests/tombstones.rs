@@ -8,8 +8,8 @@ use machine::ids::{Chid, Clock, Stamp};
 use machine::limits::{RECLAIM_SECONDS, SETTLE_SECONDS};
 use machine::message::Message;
 use machine::{Page, StoreOp};
+use runtime::process_clock::ProcessClock;
 use scylla::statement::{Consistency, Statement};
-use shards::process_clock::ProcessClock;
 
 use super::super::Scylla;
 use super::super::stats;

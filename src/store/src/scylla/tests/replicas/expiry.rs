@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use machine::ids::{Clock, Uaid};
 use machine::message::Message;
 use machine::{RowKey, StoreOp};
+use runtime::process_clock::ProcessClock;
 use scylla::statement::Consistency;
-use shards::process_clock::ProcessClock;
 
 use super::super::refresh::{Bare, WRITTEN_AT, hexadecimal};
 use super::*;

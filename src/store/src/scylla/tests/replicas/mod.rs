@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use std::time::Duration;
 
 use cassandra::Database;
-use shards::ports::Store;
+use runtime::ports::Store;
 
 use super::super::Scylla;
 use super::Apart;

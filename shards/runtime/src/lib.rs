@@ -4,7 +4,7 @@
 //! Nothing mutable is shared between shards but the counts of [`strangers`]: they talk through bounded [`mailbox`]
 //! lanes. [`ring`] moves bytes, or `poll` where there is no io_uring, [`reactor`] drives machine and ring, [`ledger`]
 //! survives `kill -9`, [`thread`] pins and starts, [`process_clock`] reads the host's clock. Bytes get their meaning in
-//! the root package, through [`ports`], and cryptography is behind [`tls`].
+//! the crate `edge`, through [`ports`], and cryptography is behind [`tls`].
 //!
 //! Read in this order: `ports`, `reactor`, `ring`.
 
