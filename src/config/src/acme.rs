@@ -4,9 +4,57 @@ use std::path::PathBuf;
 
 use protocol::wire::url::HttpUrl;
 
+use super::allowed::PEM;
 use super::error::ConfigError;
+use super::key::settings;
+use super::parse;
 use super::parse::Raw;
-use super::settings::{Challenge, Config};
+use super::settings::Config;
+
+settings! {
+    /// `acme.*`.
+    #[derive(Clone, Debug, Default)]
+    pub struct Acme as ACME at [acme] {
+        pub agree: bool = "acme.agree" ("acme-agree" "true"), "false",
+            "true or false",
+            "Agrees to the terms of the certificate authority: the server orders a certificate for each name of public.domain, and renews it.",
+            parse::flag;
+        pub email: Option<String> = "acme.email" ("acme-email" "ADDR"), "",
+            "an e-mail address, or nothing",
+            "Address that the certificate authority writes to; it gets it when the account is made.",
+            email;
+        /// URL of the directory of the authority; `None` only before the defaults are set.
+        pub directory: Option<HttpUrl> = "acme.directory" ("acme-directory" "URL"),
+            "https://acme-v02.api.letsencrypt.org/directory",
+            "a URL that begins with https://",
+            "Directory of the certificate authority (RFC 8555).",
+            |raw| directory(raw).map(Some);
+        /// PEM certificates that the directory is verified with; `None`: those that this host trusts.
+        pub ca: Option<PathBuf> = "acme.ca", "",
+            PEM,
+            "PEM certificates of the authorities that acme.directory is verified with; by default those that this host trusts.",
+            parse::path;
+        pub challenge: Challenge = "acme.challenge", "tls-alpn-01",
+            "tls-alpn-01 for a handshake on port 443, or http-01 for a request on port 80",
+            "Proof of control over a name.",
+            parse::word([("tls-alpn-01", Challenge::TlsAlpn01), ("http-01", Challenge::Http01)]);
+        /// Profile of the certificates; `None`: the default of the authority.
+        pub profile: Option<String> = "acme.profile", "",
+            "up to 128 visible characters, or nothing",
+            "Profile of the certificates, as the certificate authority names it; by default its default.",
+            parse::name;
+    }
+}
+
+/// `acme.challenge`: proof of control over a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Challenge {
+    /// A handshake on port 443 (RFC 8737).
+    #[default]
+    TlsAlpn01,
+    /// A request on port 80 (RFC 8555 section 8.3).
+    Http01,
+}
 
 impl Config {
     /// Names to order certificates for; empty unless `acme.agree` is set.

@@ -1,39 +1,52 @@
 //! `endpoint.tls.client_*` and `node.tls.client_*`: certificates of clients.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::allowed::PEM;
 use super::error::ConfigError;
-use super::key::keys;
+use super::key::settings;
 use super::parse;
-use super::settings::{ClientCertificates, Config};
+use super::settings::Config;
+
+/// Certificates that clients of one listener show.
+#[derive(Clone, Debug, Default)]
+pub struct ClientCertificates {
+    /// PEM certificates of the authorities; `None`: clients are asked for no certificate.
+    pub ca: Option<PathBuf>,
+    pub required: bool,
+}
+
+settings! {
+    ENDPOINT_CLIENTS at [endpoint clients] {
+        ca = "endpoint.tls.client_ca" [live], "",
+            PEM,
+            "PEM certificates of the authorities of application servers on endpoint.tls.listen: a certificate that one shows must verify. Excludes public.listen.",
+            parse::path;
+        required = "endpoint.tls.client_required" [live], "false",
+            "true or false",
+            "Refuses application servers without a certificate on endpoint.tls.listen.",
+            parse::flag;
+    }
+}
+
+settings! {
+    NODE_CLIENTS at [node tls clients] {
+        ca = "node.tls.client_ca" [live], "",
+            PEM,
+            "PEM certificates of the authorities of other nodes on node.tls.listen: a certificate that one shows must verify.",
+            parse::path;
+        required = "node.tls.client_required" [live], "false",
+            "true or false",
+            "Refuses nodes without a certificate on node.tls.listen. A node shows the certificate of node.tls.cert.",
+            parse::flag;
+    }
+}
 
 impl ClientCertificates {
     /// Returns the file of the authorities, and whether a client must show a certificate.
     pub fn authorities(&self) -> Option<(&Path, bool)> {
         Some((self.ca.as_deref()?, self.required))
     }
-}
-
-keys! {
-    /// Certificates of clients.
-    const CLIENT_CERTIFICATES;
-    #[live] "endpoint.tls.client_ca" = "",
-        PEM,
-        "PEM certificates of the authorities of application servers on endpoint.tls.listen: a certificate that one shows must verify. Excludes public.listen.",
-        |c, raw| { c.endpoint.clients.ca = parse::path(raw)?; Some(()) };
-    #[live] "endpoint.tls.client_required" = "false",
-        "true or false",
-        "Refuses application servers without a certificate on endpoint.tls.listen.",
-        |c, raw| { c.endpoint.clients.required = parse::flag(raw)?; Some(()) };
-    #[live] "node.tls.client_ca" = "",
-        PEM,
-        "PEM certificates of the authorities of other nodes on node.tls.listen: a certificate that one shows must verify.",
-        |c, raw| { c.node.tls.clients.ca = parse::path(raw)?; Some(()) };
-    #[live] "node.tls.client_required" = "false",
-        "true or false",
-        "Refuses nodes without a certificate on node.tls.listen. A node shows the certificate of node.tls.cert.",
-        |c, raw| { c.node.tls.clients.required = parse::flag(raw)?; Some(()) };
 }
 
 /// Refuses authorities without a listener that asks for certificates, and a demand without authorities.

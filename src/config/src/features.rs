@@ -1,7 +1,9 @@
 //! Cargo features: what this build has, and the settings that need one it lacks.
 
+use super::drain::DrainMode;
 use super::error::ConfigError;
-use super::settings::{Config, DrainMode, StoreKind};
+use super::settings::Config;
+use super::store::StoreKind;
 
 /// Refuses a setting whose code was left out of this build.
 ///

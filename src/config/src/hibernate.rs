@@ -1,33 +1,42 @@
 //! `hibernate.*`: idle connections of user agents that are frozen (docs/OPERATIONS.md, decision 0034).
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::allowed::SECONDS_OR_ZERO;
+use super::drain::DrainMode;
 use super::error::ConfigError;
-use super::key::keys;
-use super::parse::{self, Raw};
-use super::settings::{Config, DrainMode, PlaneChoice};
+use super::key::settings;
+use super::parse;
+use super::parse::Raw;
+use super::settings::Config;
+use super::shards::PlaneChoice;
 
-keys! {
-    /// Frozen connections.
-    const HIBERNATE;
-    "hibernate.after" = "0",
-        "seconds from 30 to 86400, or 0 (off), as 60, \"90s\" or \"10m\"",
-        "Time of silence in both directions after which the connection of a user agent is frozen: the kernel forgets the socket, and the session stays. Must be shorter than websocket.auto_ping_interval. Needs CAP_NET_ADMIN and Linux 6.8.",
-        |c, raw| { c.hibernate.after = after(raw)?; Some(()) };
-    "hibernate.queue" = "27973",
-        "a number from 0 to 65535",
-        "Number of the packet queue (NFQUEUE) that receives the segments of frozen connections. Each program in the network namespace needs a number of its own.",
-        |c, raw| { c.hibernate.queue = parse::number(raw, 0, u64::from(u16::MAX))? as u16; Some(()) };
-    "hibernate.dir" = "",
-        "a path",
-        "Directory of a tmpfs, with mode 0700, for the records of frozen connections: the next process takes them over, also after SIGKILL. Without it frozen connections end with the process. Needs Linux 6.9.",
-        |c, raw| { c.hibernate.dir = parse::path(raw)?; Some(()) };
-    "hibernate.ping_interval" = "0",
-        SECONDS_OR_ZERO,
-        "Time of silence after which a Ping of the server thaws a frozen connection. Before, each Ping is a probe, which the kernel of the peer answers and which thaws nothing. 0: every Ping thaws. Must be longer than websocket.auto_ping_interval. Needs CAP_NET_RAW.",
-        |c, raw| { c.hibernate.ping_interval = parse::duration(raw)?; Some(()) };
+settings! {
+    /// `hibernate.*`.
+    #[derive(Clone, Debug, Default)]
+    pub struct Hibernate as HIBERNATE at [hibernate] {
+        /// Silence in both directions after which the connection of a user agent is frozen, from 30 s; `None`: none is.
+        pub after: Option<Duration> = "hibernate.after", "0",
+            "seconds from 30 to 86400, or 0 (off), as 60, \"90s\" or \"10m\"",
+            "Time of silence in both directions after which the connection of a user agent is frozen: the kernel forgets the socket, and the session stays. Must be shorter than websocket.auto_ping_interval. Needs CAP_NET_ADMIN and Linux 6.8.",
+            after;
+        pub queue: u16 = "hibernate.queue", "27973",
+            "a number from 0 to 65535",
+            "Number of the packet queue (NFQUEUE) that receives the segments of frozen connections. Each program in the network namespace needs a number of its own.",
+            parse::number(0, u64::from(u16::MAX));
+        /// Directory of a tmpfs for records of frozen connections, which then outlive the process.
+        pub dir: Option<PathBuf> = "hibernate.dir", "",
+            "a path",
+            "Directory of a tmpfs, with mode 0700, for the records of frozen connections: the next process takes them over, also after SIGKILL. Without it frozen connections end with the process. Needs Linux 6.9.",
+            parse::path;
+        /// Silence after which a Ping thaws a frozen connection; before it, each Ping is a probe. Zero: no probes.
+        pub ping_interval: Duration = "hibernate.ping_interval", "0",
+            SECONDS_OR_ZERO,
+            "Time of silence after which a Ping of the server thaws a frozen connection. Before, each Ping is a probe, which the kernel of the peer answers and which thaws nothing. 0: every Ping thaws. Must be longer than websocket.auto_ping_interval. Needs CAP_NET_RAW.",
+            parse::duration;
+    }
 }
 
 /// Values of `hibernate.after`. A connection that speaks more often costs more frozen than live.

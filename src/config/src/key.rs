@@ -59,28 +59,47 @@ pub const VARIABLE_PREFIX: &str = "MURRE_";
 /// The one variable with this prefix that is no key: the configuration file, as `--config`.
 pub const FILE_VARIABLE: &str = "MURRE_CONFIG";
 
-/// Writes a group of keys: marks, name, flag, default, accepted values, meaning, and the place of the value. Marks are
-/// `secret`, and `live` or `live_if_on` for what SIGHUP takes.
-macro_rules! keys {
-    ($(#[$meta:meta])* const $group:ident;
-     $($(#[$mark:ident])* $name:literal $(($flag:literal $value:literal))? = $default:literal,
-       $allowed:expr, $help:literal, $set:expr;)+) => {
-        $(#[$meta])*
+/// Declares the settings of a section, each once: field and type, name, marks, flag, default, accepted values, meaning
+/// and parser. It makes the struct of the section and the group of its keys. Marks are `secret`, and `live` or
+/// `live_if_on` for what SIGHUP takes; `at` is the place of the section in [`Config`]. Behind `with` are fields that
+/// are no settings. The form without a struct is for one that another section or crate declares.
+macro_rules! settings {
+    ($(#[$attr:meta])* pub struct $name:ident as $group:ident at $place:tt {
+        $($(#[$doc:meta])* $vis:vis $field:ident: $type:ty = $key:literal $([$($mark:ident)+])?
+          $(($flag:literal $value:literal))?, $default:literal, $allowed:expr, $help:literal, $parse:expr;)+
+    } $(with { $($(#[$more_doc:meta])* $more_vis:vis $more:ident: $more_type:ty,)+ })?) => {
+        $(#[$attr])*
+        pub struct $name {
+            $(#[doc = $help] #[doc = ""] $(#[$doc])* $vis $field: $type,)+
+            $($($(#[$more_doc])* $more_vis $more: $more_type,)+)?
+        }
+        $crate::key::settings! { $group at $place {
+            $($field = $key $([$($mark)+])? $(($flag $value))?, $default, $allowed, $help, $parse;)+
+        } }
+    };
+    ($group:ident at $place:tt {
+        $($field:ident = $key:literal $([$($mark:ident)+])? $(($flag:literal $value:literal))?,
+          $default:literal, $allowed:expr, $help:literal, $parse:expr;)+
+    }) => {
         pub(super) const $group: &[$crate::key::Key] = &[$($crate::key::Key {
-            name: $name,
-            flag: $crate::key::keys!(@flag $($flag $value)?),
+            name: $key,
+            flag: $crate::key::settings!(@flag $($flag $value)?),
             default: $default,
             allowed: $allowed,
             help: $help,
-            secret: $crate::key::is_marked(&[$(stringify!($mark)),*], "secret"),
-            live: $crate::key::live(&[$(stringify!($mark)),*]),
-            set: $set,
+            secret: $crate::key::is_marked(&[$($(stringify!($mark)),+)?], "secret"),
+            live: $crate::key::live(&[$($(stringify!($mark)),+)?]),
+            set: |config, raw| {
+                $crate::key::settings!(@place config $place $field) = $crate::parse::by($parse, raw)?;
+                Some(())
+            },
         }),+];
     };
     (@flag) => { None };
     (@flag $flag:literal $value:literal) => { Some(($flag, $value)) };
+    (@place $config:ident [$($section:ident)*] $field:ident) => { $config.$($section.)*$field };
 }
-pub(super) use keys;
+pub(super) use settings;
 
 /// Returns true if this mark is among those of a key.
 pub(super) const fn is_marked(marks: &[&str], mark: &str) -> bool {

@@ -10,56 +10,73 @@
 mod access;
 mod acme;
 mod addresses;
+mod admin;
 mod allowed;
-mod apns;
 mod bridge;
-mod bridge_calls;
+mod broadcast;
 mod client_certificates;
+mod delivery;
+mod drain;
+mod endpoint;
 mod error;
 mod features;
-mod fcm;
 mod hibernate;
+mod http;
 mod key;
 pub mod keys;
-mod listeners;
+mod log;
+mod node;
 mod parse;
 mod proxy;
 mod public;
-mod release;
 mod reload;
-mod scylla;
-mod services;
+mod sessions;
 mod setting;
 mod settings;
+mod shards;
+mod simplepush;
 mod sources;
+mod store;
 mod strangers;
 mod tls;
-mod values;
+mod websocket;
 mod words;
 
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-
 pub use machine::limits::SHARDS_MAX;
 pub use protocol::webpush::endpoint::TokenForm;
 
-pub use self::tls::Pair;
-pub use error::ConfigError;
-pub use hibernate::HIBERNATE_AFTER;
-pub use key::{Key, Live};
-pub use parse::{Secret, Written};
-pub use reload::Reloaded;
-pub use scylla::shared_store_faults;
-pub use setting::Origin;
-pub use settings::{
-    Access, Acme, Admin, Apns, Bridge, BridgeCalls, Broadcast, Challenge, ClientCertificates, Config, Delivery, Drain,
-    DrainMode, Endpoint, Fcm, Hello, Hibernate, Http, Log, LogFormat, MAX_CONNECTIONS_MAX, Metrics, MinVersion, Node,
-    NodeTls, PlaneChoice, Proxy, Public, RegisterMode, Relay, Roles, ServerTls, Shards, SimplePush, Steer, Store,
-    StoreKind, Strangers, UnknownName, WebSocket,
-};
-pub use sources::Sources;
+pub use self::access::{Access, RegisterMode};
+pub use self::acme::{Acme, Challenge};
+pub use self::admin::{Admin, Metrics};
+pub use self::bridge::{Apns, Bridge, BridgeCalls, Fcm};
+pub use self::broadcast::Broadcast;
+pub use self::client_certificates::ClientCertificates;
+pub use self::delivery::Delivery;
+pub use self::drain::{Drain, DrainMode};
+pub use self::endpoint::Endpoint;
+pub use self::error::ConfigError;
+pub use self::hibernate::{HIBERNATE_AFTER, Hibernate};
+pub use self::http::Http;
+pub use self::key::{Key, Live};
+pub use self::log::{Log, LogFormat};
+pub use self::node::{Node, NodeTls};
+pub use self::parse::{Secret, Written};
+pub use self::proxy::Proxy;
+pub use self::public::Public;
+pub use self::reload::Reloaded;
+pub use self::sessions::{Hello, Relay};
+pub use self::setting::Origin;
+pub use self::settings::{Config, MAX_CONNECTIONS_MAX, Roles};
+pub use self::shards::{PlaneChoice, Shards, Steer};
+pub use self::simplepush::SimplePush;
+pub use self::sources::Sources;
+pub use self::store::{Store, StoreKind, shared_store_faults};
+pub use self::strangers::Strangers;
+pub use self::tls::{MinVersion, Pair, ServerTls, UnknownName};
+pub use self::websocket::WebSocket;
 #[cfg(feature = "bridges")]
 pub use words::nearest_of;
 
@@ -69,7 +86,7 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, in one sentence that names the source, the key and what is allowed.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
-        let mut config = Config::blank();
+        let mut config = Config::default();
         let mut written = Written::default();
         for key in keys::KEYS {
             let default = parse::Raw::one(key.default);
@@ -91,52 +108,8 @@ impl Config {
 
     /// Returns true if it holds keys, tokens or passwords from any source.
     pub fn has_secrets(&self) -> bool {
-        let lists = [
-            &self.endpoint.crypto_keys,
-            &self.node.keys,
-            &self.tls.ticket_keys,
-            &self.access.tokens,
-            &self.bridge.auth_keys,
-        ];
-        let keys = lists.into_iter().any(|keys| !keys.is_empty());
-        let bridges = self.fcm.credentials.is_some() || self.apns.channels.is_some();
-        keys || bridges || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
-    }
-
-    /// Nothing set; every field is then set from the default in the table of keys.
-    fn blank() -> Config {
-        Config {
-            data_dir: PathBuf::new(),
-            roles: Roles::default(),
-            max_connections: 0,
-            shards: Shards::default(),
-            websocket: WebSocket::default(),
-            endpoint: Endpoint::default(),
-            public: Public::default(),
-            access: Access::default(),
-            strangers: Strangers::default(),
-            proxy: Proxy::default(),
-            http: Http::default(),
-            tls: ServerTls::default(),
-            acme: Acme::default(),
-            node: Node::default(),
-            admin: Admin::default(),
-            metrics: Metrics::default(),
-            broadcast: Broadcast::default(),
-            simplepush: SimplePush::default(),
-            bridge: Bridge::default(),
-            bridge_calls: BridgeCalls::default(),
-            fcm: Fcm::default(),
-            apns: Apns::default(),
-            hibernate: Hibernate::default(),
-            store: Store::default(),
-            delivery: Delivery::default(),
-            hello: Hello::default(),
-            relay: Relay::default(),
-            drain: Drain::default(),
-            log: Log::default(),
-            written: Written::default(),
-        }
+        let is_set = |(key, value): (&Key, &parse::Raw)| key.secret && value.text() != Some(key.default);
+        keys::KEYS.iter().zip(&self.written.0).any(is_set)
     }
 
     /// Checks settings that depend on each other.
@@ -186,6 +159,6 @@ impl Config {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }
         features::check(self)?;
-        scylla::check(self)
+        store::check(self)
     }
 }

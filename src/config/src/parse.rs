@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use machine::ids::KeyDigest;
+use machine::token_bucket::RATE_MAX;
 use protocol::webpush::key::PointChecker;
 use protocol::wire::url::{BaseUrl, HttpUrl};
 use runtime::strangers::Prefix;
@@ -120,13 +121,16 @@ pub fn positive_duration(raw: &Raw) -> Option<Duration> {
     duration(raw).filter(|span| *span >= Duration::from_millis(1))
 }
 
-/// Time for a call that a POST waits for.
-pub fn call_time(raw: &Raw) -> Option<Duration> {
-    positive_duration(raw).filter(|span| *span <= CALL_TIME_MAX)
+/// Reads a time between two bounds in seconds, both included.
+pub fn seconds(from: f64, to: f64) -> impl Fn(&Raw) -> Option<Duration> {
+    move |raw| duration(raw).filter(|span| (from..=to).contains(&span.as_secs_f64()))
 }
 
-/// Many senders and reverse proxies give a POST 30 s, of which the way needs some. Refuse: the setting is not accepted.
-const CALL_TIME_MAX: Duration = Duration::from_secs(25);
+/// Time for a call that a POST waits for: many senders and reverse proxies give a POST 30 s, of which the way needs
+/// some.
+pub fn call_time(raw: &Raw) -> Option<Duration> {
+    seconds(0.001, 25.0)(raw)
+}
 
 /// A number of bytes, with an optional unit (`KiB`, `MiB`, `GiB`, `TiB`; `K`, `M`, `G`, `T` mean the same).
 pub fn bytes(raw: &Raw) -> Option<u64> {
@@ -143,9 +147,29 @@ pub fn bytes(raw: &Raw) -> Option<u64> {
     whole(digits)?.checked_mul(1 << shift)
 }
 
-/// A whole number between two bounds, both included.
-pub fn number(raw: &Raw, from: u64, to: u64) -> Option<u64> {
-    whole(raw.text()?).filter(|n| (from..=to).contains(n))
+/// Reads a number of bytes between two bounds, both included.
+pub fn size<N: TryFrom<u64>>(from: u64, to: u64) -> impl Fn(&Raw) -> Option<N> {
+    move |raw| bytes(raw).filter(|n| (from..=to).contains(n)).and_then(|n| n.try_into().ok())
+}
+
+/// Reads a whole number between two bounds, both included.
+pub fn number<N: TryFrom<u64>>(from: u64, to: u64) -> impl Fn(&Raw) -> Option<N> {
+    move |raw| whole(raw.text()?).filter(|n| (from..=to).contains(n)).and_then(|n| n.try_into().ok())
+}
+
+/// A rate of [`machine::token_bucket`]; 0 for no limit.
+pub fn rate(raw: &Raw) -> Option<u32> {
+    number(0, u64::from(RATE_MAX))(raw)
+}
+
+/// Reads a value by a parser. It tells the compiler what a closure takes.
+pub(super) fn by<T>(parse: impl Fn(&Raw) -> Option<T>, raw: &Raw) -> Option<T> {
+    parse(raw)
+}
+
+/// Reads nothing as `None`, and anything else by `parse`.
+pub fn optional<T>(parse: impl Fn(&Raw) -> Option<T>) -> impl Fn(&Raw) -> Option<Option<T>> {
+    move |raw| if raw.text()?.is_empty() { Some(None) } else { parse(raw).map(Some) }
 }
 
 /// Digits with optional `_` between them.
@@ -157,15 +181,17 @@ fn whole(text: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// The meaning of one of these words.
-pub fn word<T: Copy>(raw: &Raw, words: &[(&str, T)]) -> Option<T> {
-    let text = raw.text()?;
-    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning)
+/// Reads one of these words as its meaning.
+pub fn word<T: Copy, const N: usize>(words: [(&'static str, T); N]) -> impl Fn(&Raw) -> Option<T> {
+    move |raw| {
+        let text = raw.text()?;
+        words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning)
+    }
 }
 
 /// `true` or `false`.
 pub fn flag(raw: &Raw) -> Option<bool> {
-    word(raw, &[("true", true), ("false", false)])
+    word([("true", true), ("false", false)])(raw)
 }
 
 /// Socket addresses, IPv6 in brackets. An empty list is a value.
@@ -187,9 +213,10 @@ pub fn addresses_by_domain(raw: &Raw) -> Option<Option<Vec<SocketAddr>>> {
     }
 }
 
-/// Addresses and prefixes of addresses. An empty list is a value.
+/// At most 256 addresses and prefixes of addresses. An empty list is a value.
 pub fn prefixes(raw: &Raw) -> Option<Vec<Prefix>> {
-    raw.items().into_iter().map(|item| item.parse().ok()).collect()
+    let prefixes: Option<Vec<_>> = raw.items().into_iter().map(|item| item.parse().ok()).collect();
+    prefixes.filter(|prefixes| prefixes.len() <= ACCESS_LIST_MAX)
 }
 
 /// CPU numbers as `2-15,20`; `all` or nothing is every CPU there is (an empty list). No number twice.
@@ -219,18 +246,12 @@ const CORE_NUMBERS: u64 = 8_192;
 
 /// An absolute `http` or `https` URL without query or fragment; nothing is `None`.
 pub fn url(raw: &Raw) -> Option<Option<BaseUrl>> {
-    match raw.text()? {
-        "" => Some(None),
-        text => BaseUrl::parse(text).map(Some),
-    }
+    optional(|raw| BaseUrl::parse(raw.text()?))(raw)
 }
 
 /// A URL that murre calls; nothing is `None`.
 pub fn call_url(raw: &Raw) -> Option<Option<HttpUrl>> {
-    match raw.text()? {
-        "" => Some(None),
-        text => HttpUrl::parse(text).map(Some),
-    }
+    optional(|raw| HttpUrl::parse(raw.text()?))(raw)
 }
 
 /// Contact points of a database as `host:port`, IPv6 in brackets. An empty list is a value.
@@ -304,8 +325,8 @@ pub fn path(raw: &Raw) -> Option<Option<PathBuf>> {
 }
 
 /// Files. An empty list is a value.
-pub fn paths(raw: &Raw) -> Vec<PathBuf> {
-    raw.items().into_iter().map(PathBuf::from).collect()
+pub fn paths(raw: &Raw) -> Option<Vec<PathBuf>> {
+    Some(raw.items().into_iter().map(PathBuf::from).collect())
 }
 
 /// A bearer token of another system: up to 4,096 visible characters, so that a header can carry it; nothing is `None`.

@@ -1,33 +1,36 @@
 //! `proxy.*`: proxies in front of this server, and their ways to tell the address of a caller (docs/PROXIES.md).
 
 use protocol::wire::forwarded::Kind;
+use runtime::strangers::Prefix;
 
-use super::allowed::{ACCESS_LIST_MAX, PREFIXES};
+use super::allowed::PREFIXES;
 use super::error::ConfigError;
-use super::key::keys;
+use super::key::settings;
 use super::parse;
 use super::settings::Config;
 
-keys! {
-    /// Proxies in front of this server.
-    const PROXY;
-    "proxy.trusted" = "",
-        PREFIXES,
-        "Addresses and prefixes of the proxies in front of this server. proxy.protocol and proxy.header believe these callers and no other.",
-        |c, raw| { c.proxy.trusted = parse::prefixes(raw).filter(|list| list.len() <= ACCESS_LIST_MAX)?; Some(()) };
-    "proxy.protocol" = "off",
-        "off, or on",
-        "Demands a PROXY header of version 1 or 2 at the start of each connection of the WebSocket, endpoint and public listeners, before TLS. Callers outside of proxy.trusted and connections without a valid header are closed.",
-        |c, raw| { c.proxy.protocol = parse::word(raw, &[("off", false), ("on", true)])?; Some(()) };
-    "proxy.header" = "none",
-        "none, x-forwarded-for or forwarded",
-        "Header from which the address of a caller is read, from the right to the first address that is not in proxy.trusted. With proxy.protocol = on, the address of the PROXY header must also be in proxy.trusted.",
-        |c, raw| {
-            let (usual, standard) = (Some(Kind::XForwardedFor), Some(Kind::Forwarded));
-            let words = [("none", None), ("x-forwarded-for", usual), ("forwarded", standard)];
-            c.proxy.header = parse::word(raw, &words)?;
-            Some(())
-        };
+settings! {
+    /// `proxy.*`.
+    #[derive(Clone, Debug, Default)]
+    pub struct Proxy as PROXY at [proxy] {
+        /// Callers that are believed; empty: none, and both ways are off.
+        pub trusted: Vec<Prefix> = "proxy.trusted", "",
+            PREFIXES,
+            "Addresses and prefixes of the proxies in front of this server. proxy.protocol and proxy.header believe these callers and no other.",
+            parse::prefixes;
+        pub protocol: bool = "proxy.protocol", "off",
+            "off, or on",
+            "Demands a PROXY header of version 1 or 2 at the start of each connection of the WebSocket, endpoint and public listeners, before TLS. Callers outside of proxy.trusted and connections without a valid header are closed.",
+            parse::word([("off", false), ("on", true)]);
+        pub header: Option<Kind> = "proxy.header", "none",
+            "none, x-forwarded-for or forwarded",
+            "Header from which the address of a caller is read, from the right to the first address that is not in proxy.trusted. With proxy.protocol = on, the address of the PROXY header must also be in proxy.trusted.",
+            parse::word([
+                ("none", None),
+                ("x-forwarded-for", Some(Kind::XForwardedFor)),
+                ("forwarded", Some(Kind::Forwarded)),
+            ]);
+    }
 }
 
 /// Refuses ways without callers that are believed, and the other way round.

@@ -2,9 +2,35 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::error::ConfigError;
-use super::settings::{Config, Public, Roles};
 use protocol::wire::url::BaseUrl;
+
+use super::allowed::ADDRESSES_BY_DOMAIN;
+use super::error::ConfigError;
+use super::key::settings;
+use super::parse;
+use super::settings::{Config, Roles};
+
+settings! {
+    /// `public.*`.
+    #[derive(Clone, Debug, Default)]
+    pub struct Public as PUBLIC at [public] {
+        /// Names of this server, in lower case.
+        pub domain: Vec<String> = "public.domain" ("domain" "NAME"), "",
+            "host names as push.example.org, each once and up to 250 bytes, without ports, separated by commas, or nothing",
+            "Names of this server on the internet; the first makes endpoint.url.",
+            parse::domains;
+        /// Addresses for user agents and app servers together, over TLS; `None`: as `domain` has it.
+        pub(super) listen: Option<Vec<SocketAddr>> = "public.listen" ("public" "ADDR"), "",
+            ADDRESSES_BY_DOMAIN,
+            "Listen addresses for user agents and application servers together, over TLS; needs tls.cert and tls.key. Nothing is 0.0.0.0:443,[::]:443 with public.domain, without [::] on a host without IPv6, else none.",
+            parse::addresses_by_domain;
+        /// Addresses without TLS that send browsers to `https://`; `None`: as `domain` has it.
+        pub(super) http_listen: Option<Vec<SocketAddr>> = "public.http_listen" ("public-http" "ADDR"), "",
+            ADDRESSES_BY_DOMAIN,
+            "Listen addresses without TLS that send browsers to https:// and answer challenges of a certificate authority; needs public.domain. Nothing is 0.0.0.0:80,[::]:80 with public.domain, without [::] on a host without IPv6, else none.",
+            parse::addresses_by_domain;
+    }
+}
 
 /// `tls.hsts` with `public.domain`: a year.
 const HSTS_SECONDS: u32 = 31_536_000;

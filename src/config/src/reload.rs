@@ -59,7 +59,7 @@ impl Config {
 
     /// The configuration of these values.
     fn of(written: Written) -> Result<Config, ConfigError> {
-        let mut config = Config::blank();
+        let mut config = Config::default();
         for (key, value) in KEYS.iter().zip(&written.0) {
             // Invariant: each was taken by its key when it was read.
             (key.set)(&mut config, value).expect("a value that was taken before");
@@ -77,7 +77,7 @@ fn differ(key: &Key, one: &Raw, other: &Raw) -> bool {
     }
     // The values of others may be equal although they are spelled differently.
     let meaning = |raw: &Raw| {
-        let mut config = Config::blank();
+        let mut config = Config::default();
         (key.set)(&mut config, raw).map(|()| format!("{config:?}"))
     };
     key.secret || meaning(one) != meaning(other)

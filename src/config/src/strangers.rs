@@ -1,11 +1,39 @@
 //! `strangers.*`: limits on callers by their address.
 
-use runtime::strangers::StrangerLimits;
+use runtime::strangers::{Prefix, StrangerLimits};
 
-use super::allowed::{ACCESS_LIST_MAX, PREFIXES};
-use super::key::keys;
-use super::parse::{self, Raw};
-use super::settings::{Config, Strangers};
+use super::allowed::PREFIXES;
+use super::key::settings;
+use super::parse;
+use super::settings::Config;
+
+settings! {
+    /// `strangers.*`.
+    #[derive(Clone, Debug, Default)]
+    pub struct Strangers as STRANGERS at [strangers] {
+        /// Numbers of the limits; `None`: as `public.domain` and `public.listen` have it.
+        pub(super) connections: Option<u32> = "strangers.connections" [live_if_on], "",
+            "a number from 0 (off) to 1000000; nothing is 1024 with public.domain and an address in public.listen, else 0",
+            "Maximum number of connections of one address (IPv4 /32, IPv6 /64); a further one is closed before its handshake, or answered 503 without TLS. A restart switches a limit on or off.",
+            parse::optional(parse::rate);
+        pub(super) handshakes: Option<u32> = "strangers.handshakes" [live_if_on], "",
+            "a number from 0 (off) to 1000000; nothing is 20 with public.domain and an address in public.listen, else 0",
+            "TLS handshakes of one address in a second; further ones are closed. No address is refused below half of this rate, or served beyond twice of it. Changed as strangers.connections.",
+            parse::optional(parse::rate);
+        pub(super) new_users: Option<u32> = "strangers.new_users" [live_if_on], "",
+            "a number from 0 (off) to 1000000; nothing is 300 with public.domain and an address in public.listen, else 0",
+            "User agents and devices of one address in an hour that are new to this server; further ones are closed with 1013, or answered 429 by the registration API. Counted as strangers.handshakes.",
+            parse::optional(parse::rate);
+        pub(super) registers: Option<u32> = "strangers.registers" [live_if_on], "",
+            "a number from 0 (off) to 1000000; nothing is 3000 with public.domain and an address in public.listen, else 0",
+            "Registers of one address in an hour; at a further one the user agent is closed with 1013, or the device answered 429. Counted as strangers.handshakes.",
+            parse::optional(parse::rate);
+        pub(super) exempt: Vec<Prefix> = "strangers.exempt" [live], "",
+            PREFIXES,
+            "Networks whose addresses have none of these limits, such as a proxy or a large NAT; for new connections.",
+            parse::prefixes;
+    }
+}
 
 /// Limits of a server that the internet reaches without a proxy.
 const PUBLIC_CONNECTIONS: u32 = 1_024;
@@ -35,37 +63,4 @@ impl Config {
             exempt: exempt.clone(),
         }
     }
-}
-
-keys! {
-    /// Limits on callers by their address.
-    const STRANGERS;
-    #[live_if_on] "strangers.connections" = "",
-        "a number from 0 (off) to 1000000; nothing is 1024 with public.domain and an address in public.listen, else 0",
-        "Maximum number of connections of one address (IPv4 /32, IPv6 /64); a further one is closed before its handshake, or answered 503 without TLS. A restart switches a limit on or off.",
-        |c, raw| { c.strangers.connections = number(raw)?; Some(()) };
-    #[live_if_on] "strangers.handshakes" = "",
-        "a number from 0 (off) to 1000000; nothing is 20 with public.domain and an address in public.listen, else 0",
-        "TLS handshakes of one address in a second; further ones are closed. No address is refused below half of this rate, or served beyond twice of it. Changed as strangers.connections.",
-        |c, raw| { c.strangers.handshakes = number(raw)?; Some(()) };
-    #[live_if_on] "strangers.new_users" = "",
-        "a number from 0 (off) to 1000000; nothing is 300 with public.domain and an address in public.listen, else 0",
-        "User agents and devices of one address in an hour that are new to this server; further ones are closed with 1013, or answered 429 by the registration API. Counted as strangers.handshakes.",
-        |c, raw| { c.strangers.new_users = number(raw)?; Some(()) };
-    #[live_if_on] "strangers.registers" = "",
-        "a number from 0 (off) to 1000000; nothing is 3000 with public.domain and an address in public.listen, else 0",
-        "Registers of one address in an hour; at a further one the user agent is closed with 1013, or the device answered 429. Counted as strangers.handshakes.",
-        |c, raw| { c.strangers.registers = number(raw)?; Some(()) };
-    #[live] "strangers.exempt" = "",
-        PREFIXES,
-        "Networks whose addresses have none of these limits, such as a proxy or a large NAT; for new connections.",
-        |c, raw| { c.strangers.exempt = parse::prefixes(raw).filter(|list| list.len() <= ACCESS_LIST_MAX)?; Some(()) };
-}
-
-/// Reads the number of a limit; nothing is `None`.
-fn number(raw: &Raw) -> Option<Option<u32>> {
-    if raw.text()?.is_empty() {
-        return Some(None);
-    }
-    parse::number(raw, 0, u64::from(machine::token_bucket::RATE_MAX)).map(|number| Some(number as u32))
 }

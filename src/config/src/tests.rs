@@ -12,7 +12,7 @@ mod tls;
 
 use std::time::Duration;
 
-use store::shared::options::Password;
+use ::store::shared::options::Password;
 
 use super::keys::KEYS;
 use super::*;

@@ -1,9 +1,71 @@
 //! `tls.*`: certificates of the TLS listeners, and the rules of their handshakes.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use super::allowed::{PEMS, SECONDS};
 use super::error::ConfigError;
-use super::settings::{Config, NodeTls, ServerTls};
+use super::key::settings;
+use super::node::NodeTls;
+use super::parse;
+use super::parse::Secret;
+use super::settings::Config;
+
+settings! {
+    /// `tls.*`.
+    #[derive(Clone, Debug, Default)]
+    pub struct ServerTls as TLS at [tls] {
+        /// PEM files, each with a certificate and its intermediate certificates.
+        pub cert: Vec<PathBuf> = "tls.cert" [live] ("tls-cert" "FILE"), "",
+            PEMS,
+            "PEM certificates of the TLS listeners, each with its intermediate certificates. The name that a client asks for selects one; the first serves clients that name none.",
+            parse::paths;
+        /// The key of each certificate, in the same order.
+        pub key: Vec<PathBuf> = "tls.key" [live] ("tls-key" "FILE"), "",
+            PEMS,
+            "PEM keys of tls.cert without passwords, in the same order.",
+            parse::paths;
+        pub unknown_name: UnknownName = "tls.unknown_name" [live], "refuse",
+            "refuse, or default for the first certificate",
+            "Certificate for a client that asks for a name that no certificate has.",
+            parse::word([("refuse", UnknownName::Refuse), ("default", UnknownName::Default)]);
+        pub min_version: MinVersion = "tls.min_version" [live], "1.3",
+            "1.3, or 1.2 for TLS 1.2 too",
+            "Oldest version of TLS on every listener.",
+            parse::word([("1.3", MinVersion::Tls13), ("1.2", MinVersion::Tls12)]);
+        pub handshake_timeout: Duration = "tls.handshake_timeout", "10",
+            SECONDS,
+            "Time limit from the accept of a TLS connection to the end of its handshake; later it is closed.",
+            parse::positive_duration;
+        /// Seconds in `Strict-Transport-Security` of answers over TLS; `None`: as `public.domain` has it.
+        pub(super) hsts: Option<u32> = "tls.hsts", "",
+            "seconds from 0 (off) to a year, as 31536000, \"10m\" or \"365d\"; nothing is a year with public.domain, else 0",
+            "Time in the header Strict-Transport-Security of answers over TLS, for which browsers reach this name over TLS alone.",
+            parse::optional(|raw| Some(parse::duration(raw)?.as_secs() as u32));
+        /// Secrets of 32 bytes in base64; the first seals tickets, all open them. Empty: one is made in the data
+        /// directory.
+        pub ticket_keys: Vec<Secret> = "tls.ticket_keys" [secret live], "",
+            "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
+            "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir.",
+            parse::fernet_keys;
+    }
+}
+
+/// `tls.unknown_name`: certificate for a name that none of them has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UnknownName {
+    #[default]
+    Refuse,
+    Default,
+}
+
+/// `tls.min_version`: oldest version of TLS that is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MinVersion {
+    #[default]
+    Tls13,
+    Tls12,
+}
 
 /// A file with a certificate and the file with its key.
 pub type Pair<'a> = (&'a Path, &'a Path);
