@@ -36,7 +36,7 @@ const SWEEP_USERS_MAX: usize = 1_024;
 #[derive(Clone, Default)]
 pub struct Model {
     users: BTreeMap<Uaid, User>,
-    /// Rows of users who are being transferred and are not there yet.
+    /// Rows of users who are not there yet: of a transfer, or presence rows.
     coming: BTreeMap<Uaid, User>,
     bytes: u64,
     bytes_max: u64,
@@ -179,10 +179,10 @@ impl Model {
             StoreOp::SetContact { uaid, contact, durable: _ } => {
                 self.change(*uaid, |user| user.contact = contact.replacing(&user.contact))
             }
-            StoreOp::SetPresence { uaid, presence } => self.change(*uaid, |user| user.enter(presence)),
+            StoreOp::SetPresence { uaid, presence } => self.change_presence(*uaid, |user| user.enter(presence)),
             StoreOp::ClearPresence { uaid, presence } => {
                 let stands = self.shared;
-                self.change(*uaid, |user| user.clear(presence, stands))
+                self.change_presence(*uaid, |user| user.clear(presence, stands))
             }
             StoreOp::Unregister { uaid, chid, at } => {
                 let (mut freed, mut maker) = (0, None);
@@ -230,6 +230,16 @@ impl Model {
         Ok(StoreReply::Done)
     }
 
+    /// Changes the presence rows of a user. A shared store keeps them apart from the record: they may come before it, as
+    /// those of a session that read the user just before another node dropped it.
+    fn change_presence(&mut self, uaid: Uaid, change: impl FnOnce(&mut User)) -> Answer {
+        if self.shared && !self.users.contains_key(&uaid) {
+            change(self.coming.entry(uaid).or_default());
+            return Ok(StoreReply::Done);
+        }
+        self.change(uaid, change)
+    }
+
     fn drop_bridged(&mut self, uaid: Uaid, registered: Clock) -> Answer {
         let Some(user) = self.users.get(&uaid) else { return Ok(StoreReply::Done) };
         if user.contact.bridge.as_ref().is_none_or(|bridge| bridge.registered != registered) {
@@ -262,7 +272,7 @@ impl Model {
         seen: UnixSeconds,
         contact: Option<&Contact>,
     ) -> Answer {
-        let user = self.users.entry(uaid).or_default();
+        let (user, _) = self.bring(uaid);
         if user.channels.len() >= limits::CHANNELS_MAX && !user.channels.contains_key(&chid) {
             return Err(StoreError::Full);
         }

@@ -71,7 +71,8 @@ pub enum StoreOp {
         durable: bool,
     },
     /// Write the presence row of the user. Durable before the reply: this node is notified of what is stored after it.
-    /// Stores that no other node reads have nothing to do. -> [`StoreReply::Done`], also if there is no such user.
+    /// Stores that no other node reads have nothing to do. -> [`StoreReply::Done`], also if there is no such user: then
+    /// the row stands with the register that may follow.
     SetPresence { uaid: Uaid, presence: Presence },
     /// Delete the presence row of a session that ended; a newer row of the same node stays. May ride relaxed. ->
     /// [`StoreReply::Done`].

@@ -7,7 +7,7 @@ use machine::ids::{Clock, Stamp};
 use machine::{NodeId, Presence, RowKey, StoreOp, StoreReply};
 
 use super::BlockingStore;
-use crate::testing::sample::{NOW, message, save, settle, stamp, topical, uaid};
+use crate::testing::sample::{NOW, chid, message, save, settle, stamp, topical, uaid};
 
 /// A version that was deleted stays dead when a copy of it is written later, in any form; other versions live.
 pub(super) fn what_was_deleted_stays_dead(port: &mut BlockingStore) {
@@ -45,6 +45,22 @@ pub(super) fn a_cleared_presence_stays_cleared(port: &mut BlockingStore) {
     }
     port.done(set(at(11)));
     assert_eq!(found(port), [at(11)]);
+}
+
+/// A presence row that is written behind the drop of its user stands with the register that follows.
+pub(super) fn a_presence_row_waits_for_its_user(port: &mut BlockingStore) {
+    let node = Arc::new(NodeId { url: "http://192.0.2.1:8082".into(), boot: 1 });
+    let at = |connected_at| Presence { node: node.clone(), connected_at };
+    port.register(1, 2);
+    port.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(30) });
+    port.done(StoreOp::DropIdle { uaid: uaid(1) });
+    for presence in [at(10), at(11)] {
+        port.done(StoreOp::SetPresence { uaid: uaid(1), presence });
+    }
+    port.done(StoreOp::ClearPresence { uaid: uaid(1), presence: at(10) });
+    assert_eq!(port.user(uaid(1)), None);
+    port.register(1, 3);
+    assert_eq!(port.user(uaid(1)).expect("it is known").presence, [at(11)]);
 }
 
 /// A checked publish is written without a read of low water: no page shows it there until it is saved.

@@ -128,6 +128,17 @@ fn a_cleared_presence_stays_cleared_on_the_shared_model() {
 }
 
 #[test]
+fn a_presence_row_waits_for_its_user_on_the_shared_model() {
+    on_shared(a_presence_row_waits_for_its_user);
+}
+
+#[test]
+#[ignore = "needs Cassandra: bench/check test"]
+fn a_presence_row_waits_for_its_user_on_scylla() {
+    on_scylla(a_presence_row_waits_for_its_user);
+}
+
+#[test]
 fn the_shared_model_hides_a_checked_publish_below_low_water() {
     on_shared(a_checked_publish_reads_nothing);
 }
