@@ -230,8 +230,8 @@ impl Model {
         Ok(StoreReply::Done)
     }
 
-    /// Changes the presence rows of a user. A shared store keeps them apart from the record: they may come before it, as
-    /// those of a session that read the user just before another node dropped it.
+    /// Changes the presence rows of a user. A shared store keeps them apart from the record: they may come before it,
+    /// as those of a session that read the user just before another node dropped it.
     fn change_presence(&mut self, uaid: Uaid, change: impl FnOnce(&mut User)) -> Answer {
         if self.shared && !self.users.contains_key(&uaid) {
             change(self.coming.entry(uaid).or_default());
