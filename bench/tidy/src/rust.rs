@@ -127,14 +127,13 @@ fn is_root(tree: &Tree, path: &str) -> bool {
 }
 
 /// Files that may contain `unsafe`.
-const UNSAFE_HOMES: [&str; 9] = [
+const UNSAFE_HOMES: [&str; 8] = [
     "shards/runtime/src/ring/mod.rs",
     "shards/runtime/src/poll/mod.rs",
     "shards/runtime/src/mailbox/mod.rs",
     "shards/hibernate/src/sys.rs",
     "shards/runtime/src/ledger/mod.rs",
     "src/wipe/src/lib.rs",
-    "bench/freeze-race/src/sys.rs",
     "bench/src/fleet/ring/mod.rs",
     "bench/tests/allocations/counting.rs",
 ];

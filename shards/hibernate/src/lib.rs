@@ -9,8 +9,7 @@
 //! One thread owns a connection: its shard sets it apart, freezes it, thaws it, and writes the verdict on its segments.
 //! So no lock is needed between the check and the close, nor between the look at a record and the verdict.
 //!
-//! [`sys`], [`Rules`] and [`Queue`] are public for the race in `bench/freeze-race`, which freezes by the same calls,
-//! rules and queue.
+//! [`sys`], [`Rules`] and [`Queue`] are public for the tests in `tests/`.
 //!
 //! Lives on: [`freeze`], [`Frozen`] and [`ShardGate`] on the thread of a shard; the gate has two threads of its own.
 
