@@ -54,6 +54,4 @@ pub mod html;
 
 pub mod capacity;
 
-pub mod reference;
-
 pub mod conformance;

@@ -11,7 +11,7 @@ use murre_bench::scenario::{
     backlog, bridged, churn, crash, drill, flood, hibernate, hold, kills, mixed, ping, push, sim, statements, store,
     storm,
 };
-use murre_bench::{capacity, conformance, html, interrupt, reference, without_rings};
+use murre_bench::{capacity, conformance, html, interrupt, without_rings};
 use server::HostClock;
 
 /// As in the binary `murre`, since this one serves too.
@@ -56,8 +56,6 @@ enum Command {
     Crash(crash::Options),
     /// Kill the server in the middle of traffic with topics, reconnects and slow user agents.
     Kills(kills::Options),
-    /// Run a small server of the same protocol, one task per connection, to compare with.
-    Reference(reference::Options),
     /// Make one HTML file of results, with plots.
     Report(html::Options),
     /// Predict from a small run what a host for many sessions needs.
@@ -152,7 +150,6 @@ fn main() -> ExitCode {
         Command::Flood(options) => flood::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Kills(options) => kills::run(&options),
-        Command::Reference(options) => reference::run(&options),
         Command::Report(options) => html::run(&options),
         Command::Capacity(options) => capacity::run(&options),
         Command::Drill(options) => drill::run(&options),

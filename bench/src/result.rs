@@ -28,7 +28,7 @@ pub struct Outcome {
     /// End of the run in seconds since 1970, UTC.
     pub when: u64,
     pub machine: Machine,
-    /// Name of the measured server: `murre`, `reference`, or the value of `--label`.
+    /// Name of the measured server: `murre`, or the value of `--label`.
     #[serde(default)]
     pub server: String,
     /// Commit of the generator's source, where it is known.

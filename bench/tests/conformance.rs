@@ -1,11 +1,11 @@
-//! The tool `murre-bench conformance`: no MUST fails on this server, and each fault of the reference server is found.
+//! The tool `murre-bench conformance`: no MUST fails on this server, and each fault of a small server is found.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
 use crate::common::World;
-use crate::common::scenario::Reference;
-use murre_bench::process::Server;
+use crate::common::stand_in::{Faults, StandIn};
 use serde_json::Value;
 
 /// Requirements of level SHOULD that this server does not meet, with the reason in docs/CONFORMANCE.md.
@@ -17,8 +17,8 @@ fn tool(arguments: &[&str]) -> Output {
 }
 
 /// Exit status, and the ids whose result is `fail`, with level and detail.
-fn failures(server: &Server, more: &[&str]) -> (Option<i32>, Vec<Value>) {
-    let (ws, endpoint) = (format!("ws://{}/", server.websocket()), format!("http://{}", server.endpoint()));
+fn failures(websocket: SocketAddr, endpoint: SocketAddr, more: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let (ws, endpoint) = (format!("ws://{websocket}/"), format!("http://{endpoint}"));
     let output = tool(&[&["--ws", &ws, "--endpoint", &endpoint, "--json"], more].concat());
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     (output.status.code(), rows.into_iter().filter(|row| row["result"] == "fail").collect())
@@ -31,28 +31,33 @@ fn ids(failures: &[Value]) -> BTreeSet<&str> {
 #[test]
 fn this_server_meets_every_must_and_misses_one_should() {
     let world = World::start();
-    let (status, failed) = failures(&world.server, &[]);
+    let (status, failed) = failures(world.server.websocket(), world.server.endpoint(), &[]);
     assert!(failed.iter().all(|row| row["level"] == "SHOULD"), "{failed:#?}");
     assert_eq!(ids(&failed), BTreeSet::from(NOT_MET), "{failed:#?}");
     assert_eq!(status, Some(0));
 }
 
 #[test]
-fn every_fault_of_the_reference_server_is_found() {
-    let ask = |faults: &[&str]| {
-        let reference = Reference::with(faults);
-        let (status, failed) = failures(&reference.server, &["--patience", "4"]);
+fn every_fault_of_a_small_server_is_found() {
+    let ask = |faults: Faults| {
+        let stand_in = StandIn::start(faults);
+        let (status, failed) = failures(stand_in.websocket(), stand_in.endpoint(), &["--patience", "4"]);
         // It does not look at VAPID.
         assert_eq!(status, Some(1));
         ids(&failed).into_iter().map(str::to_owned).collect::<BTreeSet<String>>()
     };
-    let usual = ask(&[]);
+    let none = Faults::default();
+    let usual = ask(none);
     assert!(usual.contains("VAPID-MISSING") && !usual.contains("MOZ-NOTIFICATION"), "{usual:?}");
-    let found = |faults: &[&str]| ask(faults).difference(&usual).cloned().collect::<Vec<_>>();
-    assert_eq!(found(&["--ignore-acks"]), ["MOZ-ACK", "MOZ-ACK-LATER", "MOZ-ACK-NO-CODE"]);
-    assert_eq!(found(&["--ignore-ttl", "--ignore-pings"]), ["MOZ-PING", "PUSH-EXPIRES", "PUSH-TOPIC"]);
-    assert_eq!(found(&["--double-every", "1"]), ["MOZ-NOT-TWICE", "MOZ-REGISTER-AGAIN", "MOZ-VERSIONS"]);
-    let forgotten = found(&["--forget-users"]);
+    let found = |faults: Faults| ask(faults).difference(&usual).cloned().collect::<Vec<_>>();
+    assert_eq!(found(Faults { ignore_acks: true, ..none }), ["MOZ-ACK", "MOZ-ACK-LATER", "MOZ-ACK-NO-CODE"]);
+    let lax = Faults { ignore_ttl: true, ignore_pings: true, ..none };
+    assert_eq!(found(lax), ["MOZ-PING", "PUSH-EXPIRES", "PUSH-TOPIC"]);
+    assert_eq!(
+        found(Faults { double_every: Some(1), ..none }),
+        ["MOZ-NOT-TWICE", "MOZ-REGISTER-AGAIN", "MOZ-VERSIONS"]
+    );
+    let forgotten = found(Faults { forget_users: true, ..none });
     assert!(["MOZ-UAID-KNOWN", "PUSH-STORED"].iter().all(|id| forgotten.iter().any(|found| found == id)));
 }
 

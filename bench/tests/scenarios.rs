@@ -97,8 +97,7 @@ fn a_storm_within_a_second() {
 fn a_server_that_is_killed_loses_nobody_and_nothing() {
     let world = World::start();
     let server = &world.server;
-    let command = format!("serve --data-dir {}", world.data_dir().display());
-    let serve = in_place_of(server, &command, "--shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null");
+    let serve = in_place_of(server, &world.data_dir());
     let pid = server.pid().to_string();
     let words = ["--sessions", "100", "--kill", &pid, "--serve", &serve, "--back-off", "0.05", "--patience", "60"];
     let outcome = run(server, false, &words, storm::run).good();
@@ -110,13 +109,25 @@ fn a_server_that_is_killed_loses_nobody_and_nothing() {
     assert!(outcome.figure("restart: server CPU per session, its start counted in").unwrap() > 0.0);
 }
 
+/// Another server comes in the place of the killed one: the checks must report what it does not know.
+#[test]
+fn a_server_that_comes_back_without_its_data_is_found_out() {
+    let world = World::start();
+    let (server, empty) = (&world.server, tempfile::tempdir().unwrap());
+    let (serve, pid) = (in_place_of(server, &empty.path().join("data")), server.pid().to_string());
+    let words = ["--sessions", "30", "--kill", &pid, "--serve", &serve, "--back-off", "0.05", "--patience", "20"];
+    let storm = run(server, false, &words, storm::run);
+    for name in ["restart: UAIDs lost", "restart: accepted and lost"] {
+        assert!(storm.failed().contains(&name), "{name}: {:?}", storm.failed());
+    }
+}
+
 #[test]
 fn impatient_user_agents_come_back_from_a_drain() {
     let settings = ["--set", "drain.rate=60"];
     let world = World::with(&settings);
     let server = &world.server;
-    let command = format!("serve --data-dir {}", world.data_dir().display());
-    let serve = in_place_of(server, &command, "--shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null");
+    let serve = in_place_of(server, &world.data_dir());
     let pid = server.pid().to_string();
     let words = ["--sessions", "120", "--kill", &pid, "--serve", &serve, "--drain", "--retry", "0.05,0.2"];
     let outcome = run(server, false, &[&words[..], &["--patience", "60"]].concat(), storm::run).good();

@@ -63,7 +63,7 @@ fn values_far_beyond_an_axis_are_drawn_at_its_edge() {
 fn plots_tables_and_verdict_are_in_one_file_that_needs_nothing_else() {
     let push = result(
         "push",
-        "reference",
+        "another",
         &json!({
             "command": "murre-bench push --label '<b>'",
             "figures": [{ "name": "server CPU per notification", "value": 31.25, "unit": "us" }],
@@ -72,7 +72,7 @@ fn plots_tables_and_verdict_are_in_one_file_that_needs_nothing_else() {
                 "points": [[0.0, 90.0], [0.5, 200.0], [0.99, 1_500.0], [0.9999, 4_000.0], [1.0, 9_000.0]] }],
         }),
     );
-    let files = [("a.json", hold("murre", 152.0)), ("b.json", hold("reference", 14_000.0)), ("c.json", push)];
+    let files = [("a.json", hold("murre", 152.0)), ("b.json", hold("another", 14_000.0)), ("c.json", push)];
     let (done, html) = report(&files, &[]);
     assert!(done.unwrap());
     for wanted in [

@@ -5,6 +5,8 @@
 
 pub mod scenario;
 
+pub mod stand_in;
+
 pub mod wire;
 
 use std::net::{SocketAddr, TcpStream};

@@ -1,36 +1,20 @@
-//! Scenarios run in this process against a server that was started for it: murre, or the reference server.
+//! Scenarios run in this process against a server that was started for it.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 
 use clap::{Args, Command};
-use murre_bench::process::{Options, Server};
+use murre_bench::process::Server;
 use murre_bench::result::Outcome;
-use tempfile::TempDir;
 
-use super::PATIENCE;
-
-/// A reference server with these faults.
-pub struct Reference {
-    pub server: Server,
-    _directory: TempDir,
-}
-
-impl Reference {
-    pub fn with(faults: &[&str]) -> Reference {
-        let directory = tempfile::tempdir().unwrap();
-        let command = vec![env!("CARGO_BIN_EXE_murre-bench").to_owned(), "reference".into()];
-        let arguments = faults.iter().map(|text| (*text).to_owned()).collect();
-        let options = Options { command, arguments, patience: PATIENCE };
-        let server = Server::start(options, &directory.path().join("data")).unwrap();
-        Reference { server, _directory: directory }
-    }
-}
-
-/// The shell command of a server in the place of `server`: these leading words, its addresses, more arguments.
-pub fn in_place_of(server: &Server, command: &str, more: &str) -> String {
+/// The shell command of a murre in the place of `server`, with this data directory.
+pub fn in_place_of(server: &Server, data: &Path) -> String {
     format!(
-        "{} {command} --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {} {more}",
+        "{} serve --data-dir {} --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {} --shards 3 \
+         --set delivery.ledger_bytes=4MiB 2>/dev/null",
         env!("CARGO_BIN_EXE_murre-bench"),
+        data.display(),
         server.websocket(),
         server.endpoint(),
         server.node(),
@@ -64,24 +48,31 @@ impl Verdict {
     }
 }
 
-/// Runs a scenario with these words of its command line. Murre's counters are read if `admin` is true.
-pub fn run<O: Args>(server: &Server, admin: bool, words: &[&str], run: fn(&O) -> io::Result<bool>) -> Verdict {
+/// Runs a scenario against murre with these words of its command line. Its counters are read if `admin` is true.
+pub fn run<O: Args>(server: &Server, admin: bool, words: &[&str], scenario: fn(&O) -> io::Result<bool>) -> Verdict {
+    let (address, token) = (server.admin().to_string(), server.admin_token_file().display().to_string());
+    // A test that replaces the server says so itself.
+    let pid = server.pid().to_string();
+    let mut line = vec!["--pid", &pid];
+    if admin {
+        line.extend(["--admin", &address, "--admin-token", &token]);
+    }
+    run_at(server.websocket(), server.endpoint(), &[&line[..], words].concat(), scenario)
+}
+
+/// Runs a scenario against any server with these words of its command line.
+pub fn run_at<O: Args>(
+    websocket: SocketAddr,
+    endpoint: SocketAddr,
+    words: &[&str],
+    scenario: fn(&O) -> io::Result<bool>,
+) -> Verdict {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("result.json");
-    let mut line: Vec<String> = vec!["scenario".into(), "--json".into()];
-    line.push(json.to_str().unwrap().into());
-    for (flag, address) in [("--ws", server.websocket()), ("--endpoint", server.endpoint())] {
-        line.extend([flag.to_owned(), address.to_string()]);
-    }
-    if admin {
-        line.extend(["--admin".to_owned(), server.admin().to_string()]);
-        line.extend(["--admin-token".to_owned(), server.admin_token_file().display().to_string()]);
-    }
-    // A test that replaces the server says so itself.
-    line.extend(["--pid".to_owned(), server.pid().to_string()]);
-    line.extend(words.iter().map(|word| (*word).to_owned()));
-    let matches = O::augment_args(Command::new("scenario")).try_get_matches_from(line).unwrap();
+    let (websocket, endpoint, file) = (websocket.to_string(), endpoint.to_string(), json.to_str().unwrap());
+    let line = ["scenario", "--json", file, "--ws", &websocket, "--endpoint", &endpoint];
+    let matches = O::augment_args(Command::new("scenario")).try_get_matches_from([&line[..], words].concat()).unwrap();
     let options = O::from_arg_matches(&matches).unwrap();
-    let held = run(&options).unwrap();
+    let held = scenario(&options).unwrap();
     Verdict { held, outcome: Outcome::read(&json).unwrap() }
 }
