@@ -7,7 +7,6 @@
 
 mod agents;
 mod bodies;
-mod bridges;
 mod quiesce;
 mod checks;
 mod clocks;

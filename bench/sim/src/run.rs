@@ -9,7 +9,6 @@ use std::sync::Once;
 use machine::placement::Placement;
 
 use crate::bodies::Bodies;
-use crate::bridges::{Bridges, BrokenRule};
 use crate::cluster::{Breakage, Cluster};
 use crate::coverage::CoverageMarks;
 use crate::frozen::Hibernation;
@@ -35,8 +34,6 @@ pub struct Options {
     pub cluster: bool,
     /// With `cluster`: worlds of other plans, each of which presses on one rule that common worlds seldom reach.
     pub rare: bool,
-    /// Users of mobile bridges, instead of users with WebSockets. Not with `cluster`.
-    pub bridges: bool,
 }
 
 /// A seed whose world broke a promise. Its display ends with the command that replays it.
@@ -113,21 +110,7 @@ pub fn run(seeds: Range<u64>, options: &Options) -> Report {
 
 /// Runs one seed. An assertion of the machine is a failure like any other where panics unwind.
 pub fn run_seed(seed: u64, options: &Options) -> Result<Trace, Failure> {
-    match (options.bridges, options.cluster) {
-        (true, _) => run_bridges(seed, options, None),
-        (false, true) => run_cluster(seed, options, None),
-        (false, false) => run_world(seed, options, None),
-    }
-}
-
-/// Runs one seed of bridged users, perhaps with a rule broken on purpose.
-pub(crate) fn run_bridges(seed: u64, options: &Options, broken: Option<BrokenRule>) -> Result<Trace, Failure> {
-    if cfg!(panic = "abort") {
-        name_seed_on_panic(seed);
-    }
-    let mut world = Bridges::new(seed, options.lines, broken);
-    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    over(seed, "--bridges ", world.steps, ended, (world.recorder, world.marks))
+    if options.cluster { run_cluster(seed, options, None) } else { run_world(seed, options, None) }
 }
 
 /// Runs one seed of a cluster, perhaps with a rule broken on purpose.

@@ -1,4 +1,4 @@
-//! Parts that the three kinds of worlds share.
+//! Parts that both kinds of worlds share.
 
 use machine::ids::{Chid, Uaid};
 use machine::{Mail, StoreOp};

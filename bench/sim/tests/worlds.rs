@@ -51,49 +51,6 @@ fn no_rare_situation_is_missing_from_two_hundred_rare_clusters() {
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
-#[test]
-fn no_situation_of_bridged_users_is_missing_from_five_hundred_worlds() {
-    let report = run(0..500, &Options { bridges: true, ..Options::default() });
-    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-    let missing: Vec<&str> = OF_BRIDGES.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
-    assert!(missing.is_empty(), "never happened: {missing:?}");
-}
-
-/// Situations that five hundred worlds of bridged users must have seen.
-const OF_BRIDGES: &[&str] = &[
-    "call: no channel",
-    "call: no user",
-    "call: unavailable",
-    "guard: active",
-    "machine.upstream_calls_shed",
-    "machine.upstream_replies_stale",
-    "node: clock set",
-    "node: killed",
-    "node: shard stalls",
-    "node: stopped in order",
-    "post: 201",
-    "post: 410",
-    "post: 503",
-    "post: not bridged",
-    "post: refused",
-    "service: answered twice",
-    "service: doubted",
-    "service: doubted, guarded",
-    "service: failed",
-    "service: gone",
-    "service: sent",
-    "store: failed after success",
-    "store: failed without effect",
-    "store: landed late",
-    "user: mark cleared",
-    "user: marked",
-    "user: other device",
-    "user: removed as asked",
-    "user: removed as gone",
-    "user: removed as refused twice",
-];
-
 /// Situations that two hundred rare clusters must have seen.
 const OF_RARE: &[&str] = &[
     "agent: flickers",
@@ -111,7 +68,13 @@ const OF_RARE: &[&str] = &[
 const OF_CLUSTERS: &[&str] = &[
     "again: its delete was on its way from another node",
     "agent: listens to a socket that it has left",
+    "agent: names a bridged user",
     "agent: stays away",
+    "bridged: 201",
+    "bridged: 410",
+    "bridged: 503",
+    "bridged: not bridged",
+    "bridged: refused",
     "call: a node that has not the user answers",
     "call: answered Busy",
     "call: late",
@@ -122,8 +85,11 @@ const OF_CLUSTERS: &[&str] = &[
     "debt: left at an end",
     "debt: words are lost",
     "debt: written",
+    "guard: active",
     "machine.rows_passed_by",
     "machine.sessions_elsewhere",
+    "machine.upstream_calls_shed",
+    "machine.upstream_replies_stale",
     "node: alone for long",
     "node: clock stopped",
     "node: declared over",
@@ -131,10 +97,26 @@ const OF_CLUSTERS: &[&str] = &[
     "node: stopped in order with debts",
     "nodes: rolling restart",
     "owed: again",
+    "phone: done",
+    "phone: no channel",
+    "phone: no user",
+    "phone: unavailable",
     "presence: cleared by mistake",
+    "service: answered twice",
+    "service: doubted",
+    "service: doubted, guarded",
+    "service: failed",
+    "service: gone",
+    "service: sent",
     "store: landed late",
     "store: written too late",
     "unsure: told of a row that was settled",
+    "user: mark cleared",
+    "user: marked",
+    "user: other device",
+    "user: removed as asked",
+    "user: removed as gone",
+    "user: removed as refused twice",
 ];
 
 /// Situations that twenty-five hundred worlds must have seen.

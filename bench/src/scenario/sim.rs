@@ -19,9 +19,6 @@ pub struct Options {
     /// With --cluster: worlds that press on rules which others seldom reach.
     #[arg(long, requires = "cluster")]
     pub rare: bool,
-    /// Users of mobile bridges and a faulty service instead of users with WebSockets.
-    #[arg(long, conflicts_with = "cluster")]
-    pub bridges: bool,
     /// Stop after this many failures; 0 is never.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub failures_max: usize,
@@ -42,8 +39,8 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
 pub fn run(options: &Options) -> io::Result<bool> {
     let lines = options.lines || options.seeds.end - options.seeds.start == 1;
     let begin = Instant::now();
-    let Options { failures_max, cluster, rare, bridges, .. } = *options;
-    let how = sim::Options { lines, failures_max, cluster, rare, bridges };
+    let Options { failures_max, cluster, rare, .. } = *options;
+    let how = sim::Options { lines, failures_max, cluster, rare };
     let found = sim::run(options.seeds.clone(), &how);
     println!("{found}");
     let mut report = Report::new("sim");

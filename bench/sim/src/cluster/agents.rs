@@ -109,6 +109,9 @@ impl Cluster {
     pub(super) fn said(&mut self, id: SockId, event: &Event) -> Verdict {
         let Event::Agent(AgentEvent::Session(event)) = event else { return Ok(()) };
         match event {
+            SessionEvent::Hello { uaid, .. } if self.bridges.users.contains_key(uaid) => {
+                return Err(format!("{uaid:?} has a bridge and is given a session"));
+            }
             SessionEvent::Hello { uaid, .. } => {
                 let known = self.socks[id].known.filter(|known| self.store.user(*known).is_some());
                 if let Some(known) = known.filter(|known| known != uaid) {
@@ -220,7 +223,7 @@ impl Cluster {
             return;
         }
         let shard = self.rng.clients.index(self.nodes[node].shards.len());
-        let asked = self.agents[index].uaid;
+        let asked = self.agents[index].uaid.or_else(|| self.stray_name());
         let hello = Hello::new(asked, Uaid([0; 16]));
         let id = self.socks.len();
         self.socks.push(Sock {
@@ -235,6 +238,16 @@ impl Cluster {
         });
         self.agents[index].sock = Some(id);
         self.log(None, format_args!("agent {index} connects to node {node} as socket {id}"));
+    }
+
+    /// Name of a bridged user, which a user agent without one may give by mistake.
+    fn stray_name(&mut self) -> Option<Uaid> {
+        if self.plan.bridges.phones == 0 || !self.rng.clients.permille(300) {
+            return None;
+        }
+        let phone = self.rng.clients.index(self.plan.bridges.phones);
+        let name = self.bridges.phones[phone].uaid;
+        name.inspect(|_| self.marks.hit("agent: names a bridged user"))
     }
 
     /// Goes away, seen by its node or not.

@@ -4,18 +4,24 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, ConnId, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
-use machine::{Cancel, Disposition, Event, Input, Publish, Published, SenderCommand, SenderEvent};
+use machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, SenderCommand, SenderEvent};
 
 use super::parts::{Pending, Post};
+use super::phones::{BROKEN, Handed};
 use super::world::Cluster;
-use crate::shared::Verdict;
+use crate::shared::{SECOND, Verdict};
 
 const LASTING: u32 = 2_000_000;
+/// Longest time of a request, without standstills: the operations of storage behind each other, and calls.
+const REQUEST_MAX: u64 = 120 * SECOND;
 
 impl Cluster {
     /// The world around does something.
     pub(super) fn act(&mut self, idle: bool) -> Verdict {
         self.weather()?;
+        if self.plan.bridges.phones > 0 && self.rng.clients.permille(400) {
+            return self.phones_act();
+        }
         match self.rng.clients.below(10) {
             0..4 => {
                 self.agent_acts();
@@ -72,6 +78,17 @@ impl Cluster {
         ttl: u32,
         topic: Option<Topic>,
     ) -> Result<usize, String> {
+        self.lands(n, (uaid, chid), (ttl, topic), None)
+    }
+
+    /// A POST lands on this node; `handed`: of a bridged user.
+    pub(super) fn lands(
+        &mut self,
+        n: usize,
+        (uaid, chid): (Uaid, Chid),
+        (ttl, topic): (u32, Option<Topic>),
+        handed: Option<Handed>,
+    ) -> Result<usize, String> {
         let s = self.rng.clients.index(self.nodes[n].shards.len());
         let now = self.time(n).unix();
         let index = self.posts.len();
@@ -93,13 +110,34 @@ impl Cluster {
             payload: payload.into_boxed_slice(),
         };
         let boot = self.nodes[n].id.boot;
-        self.posts.push(Post::new(&message, channel, self.steps + 1, (n, boot)));
+        let is_broken = handed.as_ref().is_some_and(|handed| handed.refused);
+        self.posts.push(Post { handed, ..Post::new(&message, channel, self.steps + 1, (n, boot)) });
         self.log(None, format_args!("message {index} is POSTed to node {n}"));
-        let conn = self.fresh_conn();
-        self.pending.insert((n, s, conn.slot), Pending::Post(index));
-        let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
-        self.step(n, s, Input::Command { conn, command: SenderCommand::Publish(Box::new(publish)).into() })?;
+        let message = if is_broken { Err(BROKEN) } else { Ok(Arc::new(message)) };
+        let publish = SenderCommand::Publish(Box::new(Publish { uaid, chid, message }));
+        self.request((n, s), Pending::Post(index), publish.into())?;
         Ok(index)
+    }
+
+    /// A request over HTTP reaches this shard of a node.
+    pub(super) fn request(&mut self, (n, s): (usize, usize), pending: Pending, command: Command) -> Verdict {
+        let conn = self.fresh_conn();
+        self.pending.insert((n, s, conn.slot), (pending, self.now + REQUEST_MAX));
+        self.step(n, s, Input::Command { conn, command })
+    }
+
+    /// Time passes in which a request may have waited for nothing.
+    pub(super) fn stands_still(&mut self, span: u64) {
+        self.pending.values_mut().for_each(|(_, due)| *due += span);
+    }
+
+    /// Every request is answered within its bound.
+    pub(super) fn in_time(&self) -> Verdict {
+        let late = |(pending, due): &&(Pending, u64)| *due < self.now && !matches!(pending, Pending::Call(_));
+        match self.pending.values().find(late) {
+            Some((request, _)) => Err(format!("no answer within {} s: {request:?}", REQUEST_MAX / SECOND)),
+            None => Ok(()),
+        }
     }
 
     fn cancels(&mut self) -> Verdict {
@@ -114,25 +152,27 @@ impl Cluster {
         post.cancelled = true;
         let cancel = Cancel { uaid: post.to.uaid, chid: post.to.chid, stamp, topic: post.topic };
         let s = self.rng.clients.index(self.nodes[n].shards.len());
-        let conn = self.fresh_conn();
-        self.pending.insert((n, s, conn.slot), Pending::Cancel);
-        self.step(n, s, Input::Command { conn, command: SenderCommand::Cancel(Box::new(cancel)).into() })
+        self.request((n, s), Pending::Cancel, SenderCommand::Cancel(Box::new(cancel)).into())
     }
 
     /// A machine answers a request over HTTP.
     pub(super) fn answered(&mut self, n: usize, s: usize, conn: ConnId, event: &Event) -> Verdict {
-        let Some(pending) = self.pending.remove(&(n, s, conn.slot)) else {
+        let Some((pending, _)) = self.pending.remove(&(n, s, conn.slot)) else {
             return Err(format!("an answer that nobody waits for: {event:?}"));
         };
         match (pending, event) {
             (Pending::Post(post), Event::Sender(SenderEvent::Published(published))) => self.published(post, *published),
             (Pending::Cancel, Event::Sender(SenderEvent::Cancelled(_))) => Ok(()),
             (Pending::Call(id), Event::Node(answer)) => self.call_answered(id, *answer),
+            (Pending::Phone(request), Event::Registration(answer)) => self.registered(&request, answer),
             (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
         }
     }
 
     fn published(&mut self, index: usize, published: Published) -> Verdict {
+        if let Some(handed) = self.posts[index].handed.clone() {
+            return self.handed_over(index, &handed, published);
+        }
         let post = &self.posts[index];
         let now = self.channels.get(&(post.to.uaid, post.to.chid)).cloned().unwrap_or_default();
         let same = now.version == post.channel.version;
@@ -142,7 +182,9 @@ impl Cluster {
                     Disposition::Direct => "publish: direct",
                     Disposition::Stored => "publish: stored",
                     Disposition::Dropped => "publish: dropped",
-                    Disposition::Bridged => return Err("a message went to a bridge, and no user has one".to_owned()),
+                    Disposition::Bridged => {
+                        return Err(format!("message {index} went to a bridge, and its user has none"));
+                    }
                 });
                 self.accepted(index, stamp, disposition)
             }

@@ -60,9 +60,12 @@ impl Cluster {
                 self.asks(n, Some((s, ticket)), op);
                 Ok(())
             }
-            Effect::Upstream(_, call) => Err(format!("no user of this world has a bridge: {call:?}")),
+            Effect::Upstream(ticket, op) => self.calls_service((n, s), ticket, op),
             Effect::LedgerAppend(slot, message) => {
                 let post = self.sighted(&message)?;
+                if self.posts[post].handed.is_some() {
+                    return Err(format!("a message of a bridged user is in a ledger: {message:?}"));
+                }
                 self.taken(n, post, message.stamp)?;
                 self.posts[post].held = true;
                 let before = self.nodes[n].shards[s].ledger.insert(slot.0, message);

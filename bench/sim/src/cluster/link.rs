@@ -165,6 +165,7 @@ impl Cluster {
             }
             self.all_held(uaid, "in storage")?;
         }
+        self.bridged_changed(op)?;
         if let Ok(StoreReply::Page(page)) = &mut reply {
             page.messages.iter_mut().for_each(|message| *message = Arc::new(Message::clone(message)));
         }
@@ -233,5 +234,9 @@ fn is_version(op: &StoreOp) -> bool {
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }
             | StoreOp::Settle { .. }
+            | StoreOp::SetBridge { .. }
+            | StoreOp::MarkRefused { .. }
+            | StoreOp::ClearRefused { .. }
+            | StoreOp::DropBridged { .. }
     )
 }

@@ -10,7 +10,7 @@ use machine::time::{Instant, TimeSpan};
 use machine::{Input, MachineConfig, NodeId, PeerOp, ShardMachine, StoreOp};
 
 use super::keeper::GONE_TIME;
-use super::parts::{Node, Shard, Waiter};
+use super::parts::{Node, Pending, Shard, Waiter};
 use super::sock::Place;
 use super::wire::PATIENCE;
 use super::world::Cluster;
@@ -181,7 +181,14 @@ impl Cluster {
                 self.lost(id);
             }
         }
-        self.pending.retain(|(at, _, _), _| *at != n);
+        let (cut, rest) = std::mem::take(&mut self.pending).into_iter().partition(|((at, _, _), _)| *at == n);
+        self.pending = rest;
+        for (pending, _) in BTreeMap::into_values(cut) {
+            if let Pending::Phone(request) = pending {
+                self.unanswered(&request);
+            }
+        }
+        self.bridges.calls.retain(|call| call.at.0 != n);
         self.calls_cut(n);
         self.debts_cut(n);
         self.works_cut(n)
@@ -210,6 +217,11 @@ impl Cluster {
             if drained && idle && self.leaves(n)? {
                 if let Some(message) = self.nodes[n].shards.iter().flat_map(|shard| shard.ledger.values()).next() {
                     return Err(format!("node {n} says Drained with {message:?} in a ledger"));
+                }
+                let left = |pending: &Pending| !matches!(pending, Pending::Call(_));
+                let mut pending = self.pending.iter().filter(|((at, _, _), (pending, _))| *at == n && left(pending));
+                if let Some((_, request)) = pending.next() {
+                    return Err(format!("node {n} says Drained and has not answered {request:?}"));
                 }
                 self.marks.hit("node: stopped in order");
                 if self.has_store(n) {
@@ -288,7 +300,9 @@ impl Cluster {
             self.marks.hit("node: paused");
             self.disorder = true;
             self.nodes[n].paused_until = until;
+            self.stands_still(until - self.now);
         }
+        let rng = &mut self.rng.faults;
         if rng.permille(faults.store_cut) {
             self.marks.hit("node: cut from the store");
             self.nodes[n].store_cut_until = until;

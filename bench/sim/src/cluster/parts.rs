@@ -8,6 +8,7 @@ use machine::message::{Message, Rank, Topic};
 use machine::peers::{BootRow, DebtTime, PeerCall, PeerClient};
 use machine::{Mail, NodeId, PeerOp, PeerReply, Presence, ShardMachine, StoreError, StoreOp, StoreReply};
 
+use super::phones::{Handed, Request};
 use super::sock::{Channel, SockId};
 use crate::shared::Recipient;
 
@@ -18,6 +19,8 @@ pub(super) enum Pending {
     Cancel,
     /// A call of another node.
     Call(u64),
+    /// A call of the registration API.
+    Phone(Request),
 }
 
 /// One node.
@@ -243,6 +246,8 @@ pub(super) struct Post {
     /// The boot that refused a push of this, and time and stamp of that push.
     pub(super) refused_by: Option<(u64, u64, Stamp)>,
     pub(super) cancelled: bool,
+    /// Its user has a bridge.
+    pub(super) handed: Option<Handed>,
 }
 
 impl Post {
@@ -331,4 +336,22 @@ pub(crate) enum Breakage {
     DebtUnread,
     /// The node that has the user is not told of a message that was saved again.
     SavedAgainUntold,
+    /// The removal of a refused token removes the user with any token.
+    AnyTokenEnds,
+    /// A mark of a refused token is from a minute ago.
+    MarkTooOld,
+    /// A machine is told that the service took what it did not take.
+    SentAlone,
+    /// A refusal of a token is believed while the guard is active.
+    GuardIgnored,
+    /// The service does not answer.
+    AnswerLost,
+    /// A new token keeps the mark of the old one.
+    MarkStays,
+    /// Storage says Done to a new token and does not keep it.
+    UpdateIgnored,
+    /// Storage says Done to a new channel of a bridged user and does not keep it.
+    SubscribeIgnored,
+    /// Storage says Done to the removal of a user and keeps it.
+    RemovalIgnored,
 }

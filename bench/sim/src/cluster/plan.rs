@@ -41,6 +41,44 @@ pub(super) struct Plan {
     pub(super) retry_queue_max: usize,
     pub(super) faults: Faults,
     pub(super) press: Press,
+    pub(super) bridges: Bridging,
+}
+
+/// Users of mobile bridges, and faults of the service that carries their notifications.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bridging {
+    /// None in most worlds.
+    pub(super) phones: usize,
+    /// Longest time of a call of the service, nanoseconds.
+    pub(super) service_delay: u64,
+    /// Chance that a phone acts while another call of it is under way.
+    pub(super) impatience: u64,
+    /// Chance that the service answers otherwise than it usually does for a device.
+    pub(super) whims: u64,
+    /// Chance that the service answers a call a second time.
+    pub(super) answered_twice: u64,
+    /// Chance that the guard becomes active.
+    pub(super) guard: u64,
+}
+
+impl Bridging {
+    /// What a seed has of it.
+    pub(super) fn draw(rng: &mut Rng) -> Bridging {
+        if !rng.permille(350) {
+            return Bridging::default();
+        }
+        let faulty = rng.permille(800);
+        let mut chance = |of: &[u64]| if faulty { rng.pick(of) } else { 0 };
+        let (answered_twice, guard) = (chance(&[0, 20]), chance(&[0, 5, 20]));
+        Bridging {
+            phones: rng.between(1, 4) as usize,
+            service_delay: rng.pick(&[100_000_000, 5_000_000_000, 5_000_000_000]),
+            impatience: rng.pick(&[0, 200, 600]),
+            whims: rng.pick(&[0, 100, 300]),
+            answered_twice,
+            guard,
+        }
+    }
 }
 
 /// Pressure on single rules, which worlds of `rare` have. All of it is off in other worlds.
@@ -173,6 +211,7 @@ impl Plan {
             stride: if long { 400_000_000_000 } else { 40_000_000_000 },
             faults: Faults::draw(rng, long),
             press: Press::default(),
+            bridges: Bridging::default(),
             minimums: 0,
             release_on_activity: TimeSpan(0),
             retry_queue_max: 0,

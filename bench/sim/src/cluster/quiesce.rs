@@ -23,6 +23,7 @@ impl Cluster {
         // Long enough for a Ping to find sockets that do not answer, for each word that is owed to be said, and for
         // those that were left to be found.
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
+        self.phones_are_reached()?;
         let lost = self.word_lost;
         let misled = self.misled.clone();
         let (untold, of_users) = (self.untold, self.untold_users.clone());
@@ -87,6 +88,7 @@ impl Cluster {
             self.acks(id, true);
             self.lowers_when_calm(id);
         }
+        self.service_recovers();
         self.cuts.clear();
         self.rolling.clear();
         for node in &mut self.nodes {
@@ -116,12 +118,24 @@ impl Cluster {
             if self.plan.minimums > 0 && self.plan.release_on_activity.0 > 0 {
                 self.speaks();
             }
-            if self.now >= until && self.works.is_empty() && self.calls.is_empty() && self.enabled().is_empty() {
+            let idle = self.works.is_empty() && self.calls.is_empty() && self.bridges.calls.is_empty();
+            if self.now >= until && idle && self.enabled().is_empty() {
                 return Ok(());
             }
             self.turn()?;
         }
         Err(format!("still busy after {TURNS_MAX} turns without faults"))
+    }
+
+    /// Goes on until every request is answered.
+    pub(super) fn answers(&mut self) -> Verdict {
+        for _ in 0..TURNS_MAX {
+            if self.pending.is_empty() {
+                return Ok(());
+            }
+            self.turn()?;
+        }
+        Err(format!("{:?} waits although nothing fails", self.pending.values().next()))
     }
 
     /// Channels that are certainly registered and whose user agent knows so.
@@ -148,12 +162,7 @@ impl Cluster {
             if at.is_some_and(|node| !self.has_session(node, uaid)) {
                 stale.extend(rows.into_iter().map(|row| (uaid, row)));
             }
-            for _ in 0..TURNS_MAX {
-                if self.pending.is_empty() {
-                    break;
-                }
-                self.turn()?;
-            }
+            self.answers()?;
             if posted.is_none_or(|post| self.posts[post].seen.is_none()) {
                 return Err(format!("{posted:?} was not accepted although nothing fails"));
             }

@@ -1,10 +1,12 @@
-//! Broken clusters: each breaks a rule of decision 0017 where the surroundings of the machine can break it, and the
-//! oracle must notice.
+//! Broken clusters: each breaks a rule of decision 0017, or one about bridged users, where the surroundings of the
+//! machine can break it, and the oracle must notice.
 
 use std::sync::Arc;
 
 use machine::ids::Clock;
 use machine::message::Message;
+use machine::time::UnixSeconds;
+use machine::upstream::{BridgeOutcome, Bridged};
 use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use super::parts::{Behind, Breakage, Pending};
@@ -85,6 +87,7 @@ impl Cluster {
 
     /// The store as a broken cluster would have it.
     pub(super) fn effect_broken(&mut self, breakage: Breakage, op: &StoreOp) -> Result<StoreReply, StoreError> {
+        let uaid = op.uaid();
         match (breakage, op) {
             (Breakage::PresenceUnwritten, StoreOp::SetPresence { .. }) => return Ok(StoreReply::Done),
             (Breakage::NothingIsCleared, StoreOp::ClearPresence { .. }) => return Ok(StoreReply::Done),
@@ -98,6 +101,22 @@ impl Cluster {
                 }
                 return self.store.apply(&StoreOp::Settle { rows, low_water: *low_water, durable: *durable });
             }
+            (Breakage::UpdateIgnored, StoreOp::SetBridge { .. })
+            | (Breakage::RemovalIgnored, StoreOp::DropUser { .. })
+            | (Breakage::SubscribeIgnored, StoreOp::Subscribe { .. }) => return Ok(StoreReply::Done),
+            (Breakage::AnyTokenEnds, StoreOp::DropBridged { .. }) => {
+                return self.store.apply(&StoreOp::DropUser { uaid });
+            }
+            (Breakage::MarkTooOld, StoreOp::MarkRefused { registered, at, .. }) => {
+                let at = UnixSeconds(at.0 - 60);
+                return self.store.apply(&StoreOp::MarkRefused { uaid, registered: *registered, at });
+            }
+            (Breakage::MarkStays, StoreOp::SetBridge { bridge, .. }) => {
+                let had = self.store.user(uaid).and_then(|user| user.row().contact.bridge);
+                let refused = had.and_then(|bridge| bridge.refused);
+                let bridge = Box::new(Bridged { refused, ..Bridged::clone(bridge) });
+                return self.store.apply(&StoreOp::SetBridge { uaid, bridge });
+            }
             (Breakage::ClearsAnyVersion, StoreOp::ClearPresence { uaid, presence }) => {
                 let rows = self.store.user(*uaid).map(|user| user.row().presence).unwrap_or_default();
                 for row in rows.into_iter().filter(|row| row.node.url == presence.node.url) {
@@ -107,6 +126,15 @@ impl Cluster {
             _ => {}
         }
         self.store.apply(op)
+    }
+
+    /// Answer of a service as a machine of a broken cluster is told it, if it is told.
+    pub(super) fn outcome_broken(&self, outcome: BridgeOutcome) -> Option<BridgeOutcome> {
+        match (self.breakage, outcome) {
+            (Some(Breakage::AnswerLost), BridgeOutcome::Failed(_)) => None,
+            (Some(Breakage::SentAlone), BridgeOutcome::Failed(_)) => Some(BridgeOutcome::Sent),
+            (_, outcome) => Some(outcome),
+        }
     }
 
     /// Call to another node as a broken cluster would make it.
@@ -136,7 +164,7 @@ impl Cluster {
         let post = self.by_stamp.get(&row.stamp).copied();
         // Its POST was answered, and not with 201.
         let failed = |post: usize| {
-            let waits = self.pending.values().any(|pending| matches!(pending, Pending::Post(one) if *one == post));
+            let waits = self.pending.values().any(|(pending, _)| matches!(pending, Pending::Post(one) if *one == post));
             self.posts[post].seen.is_none() && !waits
         };
         self.breakage == Some(Breakage::FailureUntold) && post.is_some_and(failed)
@@ -352,6 +380,58 @@ mod tests {
     fn a_message_below_low_water_that_is_not_saved_again_is_noticed() {
         let what = found_in(Breakage::BelowLowWaterStays, true);
         assert!(what.contains("is accepted below low water"), "{what}");
+    }
+
+    #[test]
+    fn a_refusal_that_removes_any_token_is_noticed() {
+        let what = found(Breakage::AnyTokenEnds);
+        assert!(what.contains("its token was refused at []"), "{what}");
+    }
+
+    #[test]
+    fn two_refusals_within_a_minute_are_noticed() {
+        let what = found(Breakage::MarkTooOld);
+        assert!(what.contains("its token was refused at"), "{what}");
+    }
+
+    #[test]
+    fn a_201_without_the_service_is_noticed() {
+        let what = found(Breakage::SentAlone);
+        assert!(what.contains("was answered Accepted"), "{what}");
+    }
+
+    #[test]
+    fn a_refusal_that_the_guard_did_not_stop_is_noticed() {
+        let what = found(Breakage::GuardIgnored);
+        assert!(what.contains("without a refusal") || what.contains("its token was refused at"), "{what}");
+    }
+
+    #[test]
+    fn a_post_without_an_answer_is_noticed() {
+        assert!(found(Breakage::AnswerLost).contains("no answer within"));
+    }
+
+    #[test]
+    fn a_new_token_with_an_old_mark_is_noticed() {
+        assert!(found(Breakage::MarkStays).contains("begins with a mark"));
+    }
+
+    #[test]
+    fn a_new_token_that_is_not_stored_is_noticed() {
+        let what = found(Breakage::UpdateIgnored);
+        assert!(what.contains("asked: Update") && what.contains("was answered"), "{what}");
+    }
+
+    #[test]
+    fn a_channel_of_a_phone_that_is_not_stored_is_noticed() {
+        let what = found(Breakage::SubscribeIgnored);
+        assert!(what.contains("asked: Subscribe") && what.contains("was answered Registered"), "{what}");
+    }
+
+    #[test]
+    fn a_removal_that_is_not_stored_is_noticed() {
+        let what = found(Breakage::RemovalIgnored);
+        assert!(what.contains("asked: Remove") && what.contains("was answered Done"), "{what}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use machine::peers::{CallEnd, PeerCall};
 use machine::time::Instant;
-use machine::{Input, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, PeerOp, PeerReply};
+use machine::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, PeerOp, PeerReply};
 
 use super::parts::{Call, Pending, Stage, Waiter};
 use super::world::Cluster;
@@ -144,9 +144,7 @@ impl Cluster {
         };
         (self.calls[at].stage, self.calls[at].given_at) = (Stage::There, self.now);
         let shard = self.rng.network.index(self.nodes[to].shards.len());
-        let conn = self.fresh_conn();
-        self.pending.insert((to, shard, conn.slot), Pending::Call(self.calls[at].id));
-        self.step(to, shard, Input::Command { conn, command: command.into() })
+        self.request((to, shard), Pending::Call(self.calls[at].id), command.into())
     }
 
     /// A machine has answered a call.

@@ -10,8 +10,10 @@ use machine::placement::Placement;
 use machine::time::{Instant, Now};
 use machine::{EffectQueue, Input};
 
+use super::bridged::Bridges;
 use super::parts::{Behind, Breakage, Burial, Call, DebtWrite, Forms, Node, Pending, Post, Reply, Work};
-use super::plan::Plan;
+use super::phones::Phone;
+use super::plan::{Bridging, Plan};
 use super::sock::{Agent, Channel, Sock, SockId};
 use crate::coverage::CoverageMarks;
 use crate::rng::Rng;
@@ -26,6 +28,8 @@ pub(crate) struct Cluster {
     /// Monotonic nanoseconds, the same everywhere; clocks differ.
     pub(super) now: u64,
     pub(crate) steps: u64,
+    /// Turns so far: finer than time.
+    pub(super) instant: u64,
     pub(super) boots: u64,
     pub(super) placement: Placement,
     pub(super) nodes: Vec<Node>,
@@ -59,8 +63,9 @@ pub(crate) struct Cluster {
     pub(super) by_stamp: BTreeMap<Stamp, usize>,
     /// Forms in which messages without a topic were written.
     pub(super) forms: BTreeMap<Stamp, Forms>,
-    /// Requests over HTTP, by node, shard and slot.
-    pub(super) pending: BTreeMap<(usize, usize, u32), Pending>,
+    /// Requests over HTTP, by node, shard and slot, and the end of the time in which each is answered.
+    pub(super) pending: BTreeMap<(usize, usize, u32), (Pending, u64)>,
+    pub(super) bridges: Bridges,
     pub(super) slots: u32,
     pub(super) calls_made: u64,
     pub(super) wall_max: u64,
@@ -108,6 +113,8 @@ pub(super) enum ClusterEvent {
     Call(usize),
     Debt(usize),
     Client(usize),
+    /// The service of bridged users answers a call.
+    Service(usize),
     Return(usize),
 }
 
@@ -115,12 +122,17 @@ impl Cluster {
     /// The cluster of a seed.
     pub(crate) fn new(seed: u64, (rare, keep_lines): (bool, bool), breakage: Option<Breakage>) -> Cluster {
         let stream = |salt| Rng::new(seed, salt);
-        let plan = if rare { Plan::draw_rare(&mut stream(107)) } else { Plan::draw(&mut stream(101)) };
+        let mut plan = if rare { Plan::draw_rare(&mut stream(107)) } else { Plan::draw(&mut stream(101)) };
+        if !rare {
+            plan.bridges = Bridging::draw(&mut stream(109));
+        }
+        let phones = (0..plan.bridges.phones).map(|_| Phone::default()).collect();
         Cluster {
             breakage,
             rng: Streams::new(seed, [102, 103, 104, 105, 106]),
             now: 1_000_000_000,
             steps: 0,
+            instant: 0,
             boots: 0,
             placement: Placement::new(PLACEMENT_KEY, plan.shards),
             nodes: Vec::new(),
@@ -147,6 +159,7 @@ impl Cluster {
             by_stamp: BTreeMap::new(),
             forms: BTreeMap::new(),
             pending: BTreeMap::new(),
+            bridges: Bridges { phones, ..Bridges::default() },
             slots: 0,
             calls_made: 0,
             wall_max: 0,
@@ -254,12 +267,19 @@ impl Cluster {
         found.extend((0..self.debt_writes.len()).filter(|at| self.debt_moves(*at)).map(ClusterEvent::Debt));
         self.enabled_of_store(&mut found);
         found.extend((0..self.calls.len()).filter(|at| self.call_moves(*at)).map(ClusterEvent::Call));
+        let is_due = |at: &usize| {
+            let call = &self.bridges.calls[*at];
+            call.ready_at <= self.now && self.awake(call.at.0)
+        };
+        found.extend((0..self.bridges.calls.len()).filter(is_due).map(ClusterEvent::Service));
         found
     }
 
     /// One turn: an event happens, a user agent or a sender acts, or time passes.
     pub(super) fn turn(&mut self) -> Verdict {
         self.now += 1_000 + self.rng.schedule.below(1_000_000);
+        self.instant += 1;
+        self.in_time()?;
         self.keep()?;
         self.stops_end()?;
         let enabled = self.enabled();
@@ -297,6 +317,7 @@ impl Cluster {
             ClusterEvent::Call(at) => self.call_goes_on(at),
             ClusterEvent::Client(n) => self.tends_calls(n),
             ClusterEvent::Debt(at) => self.debt_lands(at),
+            ClusterEvent::Service(at) => self.service_answers(at),
             ClusterEvent::Return(n) => self.boot(n),
         }
     }
@@ -313,13 +334,15 @@ impl Cluster {
         let agents = self.agents.iter().map(|agent| agent.retry_at);
         let burials = self.burials.iter().map(|burial| burial.at);
         let all = machines.map(|at| at.0).chain(nodes).chain(owed).chain(work).chain(calls).chain(agents);
-        let all = all.chain(burials);
+        let all = all.chain(burials).chain(self.bridges.calls.iter().map(|call| call.ready_at));
         let next = all.filter(|at| *at > self.now).min();
+        let before = self.now;
         self.now = match (next, self.rng.schedule.below(100)) {
             (Some(at), draw) if self.calm || draw < 70 => at,
             (_, draw) if draw < 90 => self.now + self.rng.schedule.below(3_000_000_000),
             _ => self.now + self.rng.schedule.below(self.plan.stride),
         };
+        self.stands_still(self.now.saturating_sub(next.unwrap_or(before)));
     }
 
     /// Gives a machine one input and carries out its effects.
