@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 
 use machine::ids::{Chid, Claim, ConnId, Uaid};
 use machine::message::Urgency;
-use machine::{AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand, SessionEvent};
+use machine::simplepush::{Mode, WakeData};
+use machine::{
+    AckUpdate, AckVersion, AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand,
+    SessionEvent,
+};
 
 use super::sock::{Frame, Place, Sock, SockId};
 use super::world::{Cluster, ClusterEvent};
@@ -84,16 +88,12 @@ impl Cluster {
                 }
             }
             Command::Agent(AgentCommand::Session(SessionCommand::Ack(updates))) => {
-                let (boot, now) = (self.nodes[n].id.boot, self.now);
-                for post in updates.iter().filter_map(|update| self.by_stamp.get(&update.stamp)) {
-                    let post = &mut self.posts[*post];
-                    post.acked.get_or_insert(step);
-                    post.acked_by.get_or_insert(boot);
-                    if post.acked_at.is_none() && post.sent_on == Some(id) {
-                        post.settled_by = Some(boot);
-                    }
-                    post.acked_at.get_or_insert(now);
+                for at in updates.iter().filter_map(|update| self.by_stamp.get(&update.stamp)) {
+                    self.posts[*at].acks(step, self.now, id, self.nodes[n].id.boot);
                 }
+            }
+            Command::Agent(AgentCommand::Session(SessionCommand::AckVersions(updates))) => {
+                updates.iter().for_each(|update| self.version_acked(id, update));
             }
             Command::Agent(AgentCommand::Session(SessionCommand::Urgency { minimum: Some(minimum) })) => {
                 let sock = &mut self.socks[id];
@@ -118,6 +118,7 @@ impl Cluster {
                     return Err(format!("{known:?} is known and was given {uaid:?}"));
                 }
                 (self.socks[id].served, self.socks[id].spoke) = (Some(*uaid), self.now);
+                self.acked_versions.retain(|key, _| key.0 != *uaid);
             }
             SessionEvent::Registered { uaid, chid, status, .. } => {
                 let asked = self.socks[id].asking.remove(chid);
@@ -188,7 +189,8 @@ impl Cluster {
 
     /// In the end every user agent wants everything, or speaks now and then ([`Cluster::speaks`]).
     pub(super) fn lowers_when_calm(&mut self, id: SockId) {
-        if self.calm && self.plan.minimums > 0 && self.plan.release_on_activity.0 == 0 && self.socks[id].greeted {
+        let names = self.plan.minimums > 0 && !self.agents[self.socks[id].agent].simple;
+        if self.calm && names && self.plan.release_on_activity.0 == 0 && self.socks[id].greeted {
             let minimum = Some(Urgency::VeryLow);
             self.socks[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
         }
@@ -224,7 +226,12 @@ impl Cluster {
         }
         let shard = self.rng.clients.index(self.nodes[node].shards.len());
         let asked = self.agents[index].uaid.or_else(|| self.stray_name());
-        let hello = Hello::new(asked, Uaid([0; 16]));
+        let mut hello = Hello::new(asked, Uaid([0; 16]));
+        if self.agents[index].simple {
+            hello.mode = Mode::Simple;
+            // In the end none can be told to stay away.
+            hello.wake = WakeData::new("at=here").filter(|_| !self.calm && self.rng.clients.permille(500));
+        }
         let id = self.socks.len();
         self.socks.push(Sock {
             agent: index,
@@ -297,7 +304,8 @@ impl Cluster {
             return self.flickers(index, id);
         }
         let few = self.agents[index].channels.len() < self.plan.channels;
-        if self.plan.minimums > 0 && self.rng.clients.permille(self.plan.minimums) {
+        let names = self.plan.minimums > 0 && !self.agents[index].simple;
+        if names && self.rng.clients.permille(self.plan.minimums) {
             let minimum = Urgency::of(self.rng.clients.below(4) as u8);
             return self.socks[id].inbox.push_back(SessionCommand::Urgency { minimum }.into());
         }
@@ -341,8 +349,36 @@ impl Cluster {
             let at = if self.rng.clients.permille(700) { 0 } else { self.rng.clients.index(got.len()) };
             updates.push(got.remove(at));
         }
-        if !updates.is_empty() {
-            self.socks[id].inbox.push_back(SessionCommand::Ack(updates).into());
+        if updates.is_empty() {
+            return;
+        }
+        let command = if self.agents[self.socks[id].agent].simple {
+            let version = |update: &AckUpdate| {
+                let version = self.by_stamp.get(&update.stamp).map_or(0, |post| self.posts[*post].version);
+                AckVersion { chid: update.chid, version }
+            };
+            SessionCommand::AckVersions(updates.iter().map(version).collect())
+        } else {
+            SessionCommand::Ack(updates)
+        };
+        self.socks[id].inbox.push_back(command.into());
+    }
+
+    /// An ack of a version ends every update of its channel up to that version.
+    fn version_acked(&mut self, id: SockId, update: &AckVersion) {
+        let Some(uaid) = self.socks[id].served else { return };
+        let key = (uaid, update.chid);
+        let registered = self.channels.get(&key).is_some_and(|channel| channel.registered == Some(true));
+        let highest = self.acked_versions.entry(key).or_default();
+        *highest = update.version.max(*highest);
+        let boot = self.nodes[self.socks[id].node].id.boot;
+        for post in &mut self.posts {
+            let acked = (post.to.uaid, post.to.chid) == key && (1..=update.version).contains(&post.version);
+            if acked && registered && post.sent_on == Some(id) {
+                post.acks(self.steps + 1, self.now, id, boot);
+            } else {
+                post.ack_odd |= acked;
+            }
         }
     }
 

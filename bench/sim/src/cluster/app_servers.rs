@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, ConnId, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
+use machine::simplepush::Update;
 use machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, SenderCommand, SenderEvent};
 
 use super::parts::{Pending, Post};
@@ -97,7 +98,7 @@ impl Cluster {
         let urgency = urgencies.then(|| Urgency::of(self.rng.clients.below(4) as u8)).flatten().unwrap_or_default();
         let mut payload = (index as u64).to_be_bytes().to_vec();
         payload.resize(8 + self.rng.clients.index(100), 0);
-        let message = Message {
+        let mut message = Message {
             uaid,
             chid,
             stamp: Stamp::default(),
@@ -109,9 +110,18 @@ impl Cluster {
             tries: Default::default(),
             payload: payload.into_boxed_slice(),
         };
+        let simple = self.agents.iter().any(|agent| agent.simple && agent.uaid == Some(uaid));
+        if simple {
+            // Mostly rising versions; some are the same or lower.
+            let version = (1_000 + self.steps - self.rng.clients.below(100)) / 8;
+            message = Update { version, data: &index.to_string() }.to_message(uaid, chid, now, ttl);
+        }
         let boot = self.nodes[n].id.boot;
         let is_broken = handed.as_ref().is_some_and(|handed| handed.refused);
-        self.posts.push(Post { handed, ..Post::new(&message, channel, self.steps + 1, (n, boot)) });
+        // A version that is not higher than an acked one is not delivered (PROTOCOL.md, WS-SIMPLE-5).
+        let acked = self.acked_versions.get(&(uaid, chid)).copied().filter(|_| simple);
+        let ack_odd = acked >= message.simple_version() && acked.is_some();
+        self.posts.push(Post { handed, ack_odd, ..Post::new(&message, channel, self.steps + 1, (n, boot)) });
         self.log(None, format_args!("message {index} is POSTed to node {n}"));
         let message = if is_broken { Err(BROKEN) } else { Ok(Arc::new(message)) };
         let publish = SenderCommand::Publish(Box::new(Publish { uaid, chid, message }));

@@ -50,6 +50,7 @@ impl Cluster {
                 self.nodes[n].shards[usize::from(to.0)].lanes[Lane::Arrivals as usize].push_back(arrival);
                 Ok(())
             }
+            Effect::Wake(_) if self.plan.simple == 0 => Err("a user of WebPush is woken".to_owned()),
             Effect::Feed(..) | Effect::Wake(_) => Ok(()),
             Effect::Mail(to, mail) => {
                 self.nodes[n].shards[usize::from(to.0)].lanes[lane_of(&mail) as usize].push_back(mail);

@@ -1,6 +1,5 @@
 //! Watch over the nodes: the lease of each boot, the burial of a boot that is silent, and the clock that the database
-//! confirms. In the server these are `src/control_plane/lease.rs`, `src/control_plane/peer_client` and
-//! `src/control_plane/clock_monitor.rs`.
+//! confirms. In the server these are `lease.rs`, `peer_client` and `clock_monitor.rs` of the control plane.
 
 use machine::Input;
 use machine::time::Instant;

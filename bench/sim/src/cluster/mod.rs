@@ -5,8 +5,8 @@
 //! machine are here in their plainest form: `wire` is the network, `debts` carries out what clients decide, `link` is
 //! each node's way to the store, `nodes` starts and stops as `server`, `keeper` renews leases, declares silent boots
 //! over and asks about clocks. `phones` and `service` are the users of mobile bridges and what carries their
-//! notifications, and `bridged` has the promises to them. Sockets never refuse a frame, and there is neither SimplePush
-//! nor a relay: worlds of one node have those. Read in this order: `plan`, `world`, `oracle`.
+//! notifications, and `bridged` has the promises to them. Sockets never refuse a frame, and there is no relay: worlds
+//! of one node have those. Read in this order: `plan`, `world`, `oracle`.
 
 mod agents;
 mod phones;

@@ -125,6 +125,7 @@ impl Cluster {
             spill_after: plan.spill_after,
             retry_after: plan.retry_after,
             release_on_activity: plan.release_on_activity,
+            wake_timeout: plan.wake_timeout,
             ping_interval: plan.ping_interval,
             ledger_bytes_max: plan.ledger_bytes_max,
             node: Some(node_id(n, boot)),

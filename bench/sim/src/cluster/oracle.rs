@@ -24,7 +24,10 @@ const ATTEMPTS_MAX: u32 = 10;
 impl Cluster {
     /// Index of the POST that a message is from.
     pub(super) fn identify(&self, message: &Message) -> Result<usize, String> {
-        let number = message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes);
+        let number = match message.update() {
+            Some(update) => update.data.parse().ok(),
+            None => message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes),
+        };
         let index = number.map_or(usize::MAX, |number| number as usize);
         let post = self.posts.get(index).ok_or_else(|| format!("nobody POSTed {message:?}"))?;
         let same = (post.to.uaid, post.to.chid, post.topic, post.ttl)
@@ -237,6 +240,8 @@ impl Cluster {
             Some("fate: expired")
         } else if post.sent >= ATTEMPTS_MAX {
             Some("fate: sent in vain")
+        } else if post.ack_odd {
+            Some("fate: acked unseen")
         } else {
             None
         }
@@ -252,7 +257,8 @@ impl Cluster {
         let replaces = |(index, newer): (usize, &Post)| {
             newer.slot() == post.slot()
                 && newer.ttl > 0
-                && (newer.held || newer.seen.is_some())
+                // An update that a higher version has overtaken is kept nowhere.
+                && (newer.held || (newer.seen.is_some() && newer.version == 0))
                 && newer.rank() > post.rank()
                 && (self.stored(newer) || ledgered.contains(&index) || self.ended(newer).is_some())
         };

@@ -196,6 +196,10 @@ pub(super) struct Post {
     pub(super) to: Recipient,
     pub(super) topic: Option<Topic>,
     pub(super) ttl: u32,
+    /// Of a SimplePush update; 0 of a notification.
+    pub(super) version: u64,
+    /// An ack of a version may have settled it although it was not sent: it may come, need not.
+    pub(super) ack_odd: bool,
     /// Its channel when it was sent.
     pub(super) channel: Channel,
     pub(super) start: u64,
@@ -256,6 +260,7 @@ impl Post {
             to: Recipient { uaid: message.uaid, chid: message.chid },
             topic: message.topic,
             ttl: message.ttl,
+            version: message.simple_version().unwrap_or(0),
             channel,
             start,
             landed,
@@ -265,8 +270,18 @@ impl Post {
         }
     }
 
+    /// Its user agent acks it on this socket, to this boot of a node.
+    pub(super) fn acks(&mut self, step: u64, now: u64, on: SockId, boot: u64) {
+        if self.acked_at.is_none() && self.sent_on == Some(on) {
+            self.settled_by = Some(boot);
+        }
+        self.acked.get_or_insert(step);
+        self.acked_by.get_or_insert(boot);
+        self.acked_at.get_or_insert(now);
+    }
+
     pub(super) fn rank(&self) -> Option<Rank> {
-        self.stamp.map(|stamp| Rank::new(0, stamp))
+        self.stamp.map(|stamp| Rank::new(self.version, stamp))
     }
 
     pub(super) fn slot(&self) -> Option<(Uaid, Chid, Topic)> {
@@ -354,4 +369,6 @@ pub(crate) enum Breakage {
     SubscribeIgnored,
     /// Storage says Done to the removal of a user and keeps it.
     RemovalIgnored,
+    /// An update takes its slot also from a higher version.
+    LowerVersionWins,
 }

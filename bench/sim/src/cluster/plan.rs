@@ -42,6 +42,10 @@ pub(super) struct Plan {
     pub(super) faults: Faults,
     pub(super) press: Press,
     pub(super) bridges: Bridging,
+    /// Share of the user agents that speak SimplePush.
+    pub(super) simple: u64,
+    /// `simplepush.wake_timeout`.
+    pub(super) wake_timeout: TimeSpan,
 }
 
 /// Users of mobile bridges, and faults of the service that carries their notifications.
@@ -212,6 +216,8 @@ impl Plan {
             faults: Faults::draw(rng, long),
             press: Press::default(),
             bridges: Bridging::default(),
+            simple: 0,
+            wake_timeout: TimeSpan(0),
             minimums: 0,
             release_on_activity: TimeSpan(0),
             retry_queue_max: 0,
@@ -229,6 +235,13 @@ impl Plan {
             Faults { call_lost: 300, disconnect: 60, away: 500, half_open: 500, twin: 1_000, ..Faults::default() };
         let (steps, stride) = (1_500, 120_000_000_000);
         Plan { steps, nodes: 4, agents: 1, channels: 8, durable: true, topics: 0, acking: 900, stride, faults, ..self }
+    }
+
+    /// The same world with features that need no other plan.
+    pub(super) fn with_features(self, rng: &mut Rng) -> Plan {
+        let bridges = Bridging::draw(rng);
+        let simple = rng.pick(&[0, 0, 0, 300, 800]);
+        Plan { bridges, simple, wake_timeout: TimeSpan::from_secs(rng.pick(&[0, 0, 30])), ..self }
     }
 
     /// The plan of a seed that presses on one rule.

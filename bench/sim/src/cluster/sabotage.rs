@@ -104,6 +104,15 @@ impl Cluster {
             (Breakage::UpdateIgnored, StoreOp::SetBridge { .. })
             | (Breakage::RemovalIgnored, StoreOp::DropUser { .. })
             | (Breakage::SubscribeIgnored, StoreOp::Subscribe { .. }) => return Ok(StoreReply::Done),
+            (Breakage::LowerVersionWins, StoreOp::Publish { message, .. }) if message.simple_version().is_some() => {
+                let slot = (message.chid, message.topic);
+                let user = self.store.user(uaid);
+                let higher = user.and_then(|user| user.messages().find(|kept| (kept.chid, kept.topic) == slot));
+                let rows: Vec<RowKey> = higher.map(|kept| RowKey::of(kept)).into_iter().collect();
+                if !rows.is_empty() {
+                    let _ = self.store.apply(&StoreOp::Settle { rows, low_water: None, durable: true });
+                }
+            }
             (Breakage::AnyTokenEnds, StoreOp::DropBridged { .. }) => {
                 return self.store.apply(&StoreOp::DropUser { uaid });
             }
@@ -380,6 +389,12 @@ mod tests {
     fn a_message_below_low_water_that_is_not_saved_again_is_noticed() {
         let what = found_in(Breakage::BelowLowWaterStays, true);
         assert!(what.contains("is accepted below low water"), "{what}");
+    }
+
+    #[test]
+    fn a_lower_version_that_replaces_a_higher_one_is_noticed() {
+        let what = found(Breakage::LowerVersionWins);
+        assert!(what.contains("is lost ("), "{what}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The service that carries the notifications of bridged users: it takes them, ends devices, doubts them, is down, or
-//! answers late. The guard of the server (`src/control_plane/bridges/guard.rs`) is an input that is on or off.
+//! answers late. The guard of the server (`src/control_plane/src/bridges/guard.rs`) is an input that is on or off.
 
 use machine::Input;
 use machine::ids::{Clock, StoreTicket, Uaid};

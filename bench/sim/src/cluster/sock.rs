@@ -12,6 +12,8 @@ pub(super) type SockId = usize;
 /// One user agent.
 #[derive(Default)]
 pub(super) struct Agent {
+    /// It speaks SimplePush.
+    pub(super) simple: bool,
     pub(super) uaid: Option<Uaid>,
     /// Channels that it believes to be registered.
     pub(super) channels: BTreeSet<Chid>,

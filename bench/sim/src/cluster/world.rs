@@ -13,7 +13,7 @@ use machine::{EffectQueue, Input};
 use super::bridged::Bridges;
 use super::parts::{Behind, Breakage, Burial, Call, DebtWrite, Forms, Node, Pending, Post, Reply, Work};
 use super::phones::Phone;
-use super::plan::{Bridging, Plan};
+use super::plan::Plan;
 use super::sock::{Agent, Channel, Sock, SockId};
 use crate::coverage::CoverageMarks;
 use crate::rng::Rng;
@@ -54,6 +54,8 @@ pub(crate) struct Cluster {
     pub(super) rolling: VecDeque<usize>,
     pub(super) agents: Vec<Agent>,
     pub(super) socks: Vec<Sock>,
+    /// The highest version that was acked on the present session of a SimplePush user, by channel.
+    pub(super) acked_versions: BTreeMap<(Uaid, Chid), u64>,
     /// Sockets that their user agents have left and listen to all the same.
     pub(super) twins: Vec<SockId>,
     /// Users that a register was answered for.
@@ -122,10 +124,12 @@ impl Cluster {
     /// The cluster of a seed.
     pub(crate) fn new(seed: u64, (rare, keep_lines): (bool, bool), breakage: Option<Breakage>) -> Cluster {
         let stream = |salt| Rng::new(seed, salt);
-        let mut plan = if rare { Plan::draw_rare(&mut stream(107)) } else { Plan::draw(&mut stream(101)) };
-        if !rare {
-            plan.bridges = Bridging::draw(&mut stream(109));
-        }
+        let plan = match rare {
+            true => Plan::draw_rare(&mut stream(107)),
+            false => Plan::draw(&mut stream(101)).with_features(&mut stream(109)),
+        };
+        let mut people = stream(110);
+        let agents = (0..plan.agents).map(|_| Agent { simple: people.permille(plan.simple), ..Agent::default() });
         let phones = (0..plan.bridges.phones).map(|_| Phone::default()).collect();
         Cluster {
             breakage,
@@ -150,7 +154,8 @@ impl Cluster {
             debts_written: 0,
             cuts: BTreeMap::new(),
             rolling: VecDeque::new(),
-            agents: (0..plan.agents).map(|_| Agent::default()).collect(),
+            agents: agents.collect(),
+            acked_versions: BTreeMap::new(),
             socks: Vec::new(),
             twins: Vec::new(),
             known: BTreeSet::new(),
