@@ -214,6 +214,28 @@ fn a_raised_minimum_takes_back_what_waits_in_the_window() {
     }
 }
 
+/// Seed 89792 of the simulator.
+#[test]
+fn a_retry_that_the_socket_refused_leaves_the_first_delivery_to_be_acked() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, of(uaid, Low), Direct);
+    mesh.pass(65);
+    assert_eq!(mesh.notifications(socket), [stamp; 2], "it is sent again");
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
+    mesh.set_minimum(socket, High);
+    mesh.unblock(socket);
+    mesh.turns();
+    let sent = mesh.notifications(socket);
+    mesh.ack(socket, stamp);
+    mesh.set_minimum(socket, VeryLow);
+    mesh.pass(70);
+    assert_eq!(mesh.notifications(socket), sent, "it was acked");
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
 #[test]
 fn a_minimum_that_falls_while_its_window_is_saved_keeps_the_order() {
     let mut mesh = Mesh::new(1);
