@@ -2,6 +2,7 @@
 //! if they span more than a factor of eight.
 
 use serde_json::Value;
+use time::OffsetDateTime;
 
 /// An axis: its range in its own coordinate, and the places of its labels.
 #[derive(Clone, Debug)]
@@ -137,19 +138,10 @@ pub(super) fn time_unit(largest_us: f64) -> (&'static str, f64) {
     }
 }
 
-/// Day and minute of an instant in seconds since 1970, UTC.
+/// Day and minute of an instant in seconds since 1970, UTC. One beyond the year 9999 is not shown.
 pub(super) fn date(when: u64) -> String {
-    // Days to a date in the proleptic Gregorian calendar: years begin in March, so that a leap day is the last of its
-    // year.
-    let days = (when / 86_400) as i64 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let (hour, minute) = (when % 86_400 / 3_600, when % 3_600 / 60);
-    format!("{}-{month:02}-{day:02} {hour:02}:{minute:02} UTC", year_of_era + era * 400 + carry)
+    let when = i64::try_from(when).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    when.map_or_else(String::new, |at| format!("{} {:02}:{:02} UTC", at.date(), at.hour(), at.minute()))
 }
 
 #[cfg(test)]
@@ -200,5 +192,6 @@ mod tests {
         );
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_827_696), "2000-02-29 12:34 UTC");
+        assert_eq!(date(u64::MAX), "");
     }
 }

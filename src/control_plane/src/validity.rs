@@ -29,8 +29,7 @@ impl Validity {
 
     /// As `2027-01-31`.
     pub fn last_day(&self) -> String {
-        let date = self.until.to_datetime();
-        format!("{}-{:02}-{:02}", date.year(), date.month() as u8, date.day())
+        self.until.to_datetime().date().to_string()
     }
 
     /// Returns true if it lies in the past of the host clock.
