@@ -4,7 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
+use procfs::process::{MMapPath, MemoryMaps, Process};
+use procfs::{CpuInfo, Current as _, Meminfo, ProcResult};
+
 use crate::result::Machine;
+
+/// Reads facts of the process `pid`.
+pub fn of_process<T>(pid: u32, read: impl FnOnce(&Process) -> ProcResult<T>) -> io::Result<T> {
+    Process::new(pid as i32).and_then(|process| read(&process)).map_err(io::Error::other)
+}
 
 /// CPU time of a process and all its descendants, in nanoseconds since each of them started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,20 +52,13 @@ impl CpuTime {
     }
 
     fn add_process(&mut self, pid: u32) -> io::Result<()> {
-        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            // A thread may end while the directory is read: it is left out.
-            let Ok(task) = task else { continue };
-            if let Ok(text) = fs::read_to_string(task.path().join("schedstat")) {
-                self.run_ns += text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            }
-        }
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The command name may hold blanks; fields are counted after its closing parenthesis.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-        let ticks = |index: usize| fields.get(index).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-        self.user_ns += ticks(11) * tick_ns;
-        self.system_ns += ticks(12) * tick_ns;
+        let (tasks, stat) = of_process(pid, |process| Ok((process.tasks()?, process.stat()?)))?;
+        // A thread may end while the directory is read: it is left out.
+        let run_ns = tasks.flatten().filter_map(|task| task.schedstat().ok()).map(|time| time.sum_exec_runtime);
+        self.run_ns += run_ns.sum::<u64>();
+        let tick_ns = 1_000_000_000 / procfs::ticks_per_second();
+        self.user_ns += stat.utime * tick_ns;
+        self.system_ns += stat.stime * tick_ns;
         Ok(())
     }
 
@@ -77,18 +78,15 @@ fn families(pids: &[u32]) -> io::Result<Vec<u32>> {
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
         next += 1;
-        let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
+        let tasks = match of_process(pid, Process::tasks) {
             Ok(tasks) => tasks,
             Err(error) if pids.contains(&pid) => {
-                return Err(io::Error::new(error.kind(), format!("no process {pid}, named by --pid: {error}")));
+                return Err(io::Error::other(format!("no process {pid}, named by --pid: {error}")));
             }
             // A descendant may end while its siblings are read.
             Err(_) => continue,
         };
-        for task in tasks.flatten() {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            found.extend(children.split_whitespace().filter_map(|n| n.parse::<u32>().ok()));
-        }
+        found.extend(tasks.flatten().filter_map(|task| task.children().ok()).flatten());
     }
     found.sort_unstable();
     found.dedup();
@@ -120,31 +118,45 @@ impl Memory {
 
     /// The same for several processes; one that descends from another counts once.
     pub fn of(pids: &[u32]) -> io::Result<Memory> {
-        let meminfo = fs::read_to_string("/proc/meminfo")?;
         let mut memory = Memory {
-            host_slab: kilobytes(&meminfo, "Slab:"),
+            host_slab: Meminfo::current().map_err(io::Error::other)?.slab,
             host_socket_buffers: socket_buffers(&fs::read_to_string("/proc/net/sockstat")?),
             ..Memory::default()
         };
         for pid in families(pids)? {
-            let rollup = match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-                Ok(rollup) => rollup,
+            let read = |process: &Process| Ok((process.smaps_rollup()?.memory_map_rollup, process.smaps()?));
+            let (rollup, maps) = match of_process(pid, read) {
+                Ok(maps) => maps,
                 Err(error) if pids.contains(&pid) => return Err(error),
                 Err(_) => continue,
             };
-            memory.private_dirty += kilobytes(&rollup, "Private_Dirty:");
-            memory.shared_dirty += kilobytes(&rollup, "Shared_Dirty:");
-            memory.resident += kilobytes(&rollup, "Rss:");
-            memory.huge += kilobytes(&rollup, "AnonHugePages:");
-            for (name, bytes) in by_mapping(&fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default()) {
-                *memory.by_mapping.entry(name).or_default() += bytes;
-            }
+            memory.private_dirty += sum(&rollup, "Private_Dirty");
+            memory.shared_dirty += sum(&rollup, "Shared_Dirty");
+            memory.resident += sum(&rollup, "Rss");
+            memory.huge += sum(&rollup, "AnonHugePages");
+            memory.add_mappings(&maps);
         }
         Ok(memory)
     }
-}
 
-impl Memory {
+    fn add_mappings(&mut self, maps: &MemoryMaps) {
+        for map in maps {
+            let bytes = map.extension.map.get("Private_Dirty").copied().unwrap_or(0);
+            if bytes == 0 {
+                continue;
+            }
+            let name = match &map.pathname {
+                MMapPath::Anonymous => "anonymous".to_owned(),
+                MMapPath::Heap => "[heap]".to_owned(),
+                MMapPath::Stack => "[stack]".to_owned(),
+                MMapPath::Other(name) => format!("[{name}]"),
+                MMapPath::Path(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                other => format!("[{other:?}]"),
+            };
+            *self.by_mapping.entry(name).or_default() += bytes;
+        }
+    }
+
     /// `Private_Dirty` without file mappings. Pages of a shared file mapping count as dirty only until the kernel has
     /// written them back, so that the sum falls by whole ledger logs in the middle of a run.
     pub fn anonymous(&self) -> u64 {
@@ -155,43 +167,19 @@ impl Memory {
 
 /// Resident bytes of these processes alone, from `statm`: cheap enough to read every second.
 pub fn resident(pids: &[u32]) -> u64 {
-    let pages = |pid: &u32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-        let mut words = text.split_whitespace().skip(1).filter_map(|word| word.parse::<u64>().ok());
-        Some(words.next()?.saturating_sub(words.next()?))
-    };
-    let sum: u64 = families(pids).unwrap_or_default().iter().filter_map(pages).sum();
-    sum * rustix::param::page_size() as u64
+    let statms = families(pids).unwrap_or_default().into_iter().filter_map(|pid| of_process(pid, Process::statm).ok());
+    statms.map(|statm| statm.resident.saturating_sub(statm.shared)).sum::<u64>() * procfs::page_size()
 }
 
-fn kilobytes(text: &str, key: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+/// Sum of this field of all mappings.
+pub fn sum(maps: &MemoryMaps, field: &str) -> u64 {
+    maps.iter().filter_map(|map| map.extension.map.get(field)).sum()
 }
 
 fn socket_buffers(text: &str) -> u64 {
     let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or("").split(' ').collect();
     let pages = words.windows(2).find(|pair| pair[0] == "mem").and_then(|pair| pair[1].parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
-}
-
-fn by_mapping(smaps: &str) -> BTreeMap<String, u64> {
-    let mut sums = BTreeMap::new();
-    let mut name = String::new();
-    for line in smaps.lines() {
-        let mut words = line.split_whitespace();
-        let first = words.next().unwrap_or("");
-        if !first.ends_with(':') {
-            let path = words.nth(4).unwrap_or("anonymous");
-            name = path.rsplit('/').next().unwrap_or(path).to_owned();
-        } else if first == "Private_Dirty:" {
-            let kib: u64 = words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            if kib > 0 {
-                *sums.entry(name.clone()).or_default() += kib * 1024;
-            }
-        }
-    }
-    sums
+    pages.unwrap_or(0) * procfs::page_size()
 }
 
 /// Raises the soft limit of open files to the hard one and returns it.
@@ -205,19 +193,19 @@ pub fn raise_open_files() -> u64 {
 
 /// Kernel, processor, cores, memory of the host.
 pub fn machine() -> Machine {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("?");
+    let cpus = CpuInfo::current().ok();
     Machine {
-        kernel: read("/proc/sys/kernel/osrelease").trim().into(),
-        cpu: model.into(),
-        cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count() as u64,
-        memory_bytes: kilobytes(&read("/proc/meminfo"), "MemTotal:"),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into(),
+        cpu: cpus.as_ref().and_then(|cpus| cpus.model_name(0)).unwrap_or("?").into(),
+        cores: cpus.as_ref().map_or(0, CpuInfo::num_cores) as u64,
+        memory_bytes: Meminfo::current().map_or(0, |memory| memory.mem_total),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs::FromRead as _;
+
     use super::*;
 
     #[test]
@@ -275,11 +263,12 @@ mod tests {
     fn smaps_are_summed_by_name() {
         let text = "55-56 rw-p 00000000 00:00 0 [heap]\nPrivate_Dirty: 8 kB\n57-58 rw-p 00000000 00:00 0 \n\
                     Private_Dirty: 4 kB\n59-60 rw-s 00000000 00:00 7 /a/b/ledger\nPrivate_Dirty: 12 kB\n";
-        let sums = by_mapping(text);
+        let mut memory = Memory::default();
+        memory.add_mappings(&MemoryMaps::from_read(text.as_bytes()).unwrap());
+        let sums = &memory.by_mapping;
         assert_eq!(sums.get("[heap]"), Some(&8192));
         assert_eq!(sums.get("anonymous"), Some(&4096));
         assert_eq!(sums.get("ledger"), Some(&12288));
-        let memory = Memory { by_mapping: sums, ..Memory::default() };
         assert_eq!(memory.anonymous(), 12_288, "without the ledger");
     }
 }

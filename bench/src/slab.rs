@@ -64,7 +64,7 @@ const SHARES: [(&str, Share); 16] = [
 
 /// Bytes in use of each cache; `None` when the file cannot be read.
 pub fn read() -> Option<Slabs> {
-    fs::read_to_string("/proc/slabinfo").ok().map(|text| parse(&text, rustix::param::page_size() as u64))
+    fs::read_to_string("/proc/slabinfo").ok().map(|text| parse(&text, procfs::page_size()))
 }
 
 /// Returns the owner of this cache.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use crate::common::wire::{Wire, masked, raw};
 use crate::common::{PATIENCE, World};
 use murre_bench::frame;
-use murre_bench::host::{Memory, raise_open_files};
+use murre_bench::host::{Memory, of_process, raise_open_files};
 use murre_bench::metrics::Metrics;
+use procfs::process::Process;
 
 const CONNECTIONS: usize = 1_000;
 const BYTES: usize = 64 * 1024;
@@ -152,14 +153,10 @@ impl Held {
         let pid = world.server.pid();
         let memory = Memory::read(pid).unwrap();
         let private = memory.by_mapping.iter().filter(|(name, _)| *name == "[heap]" || *name == "anonymous");
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let kilobytes = |name: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim().trim_end_matches(" kB").parse().unwrap()
-        };
+        let status = of_process(pid, Process::status).unwrap();
         Held {
             private: private.map(|(_, bytes)| bytes).sum(),
-            resident: (kilobytes("RssAnon:") + kilobytes("RssShmem:")) * 1_024,
+            resident: (status.rssanon.unwrap() + status.rssshmem.unwrap()) * 1_024,
             huge: memory.huge,
         }
     }

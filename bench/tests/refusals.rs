@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use murre_bench::process::{Options, Server};
+use procfs::process::Process;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_murre-bench");
 
@@ -33,10 +34,8 @@ fn refused(output: &Output) -> String {
 
 /// The words that start a program with this limit of locked memory and without the capability that lifts the limit.
 fn with_locked_memory(kilobytes: u64) -> Vec<String> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
     const CAP_IPC_LOCK: u64 = 1 << 14;
-    let is_capable = u64::from_str_radix(capabilities, 16).unwrap() & CAP_IPC_LOCK != 0;
+    let is_capable = Process::myself().unwrap().status().unwrap().capeff & CAP_IPC_LOCK != 0;
     let dropping = ["setpriv".to_owned(), "--bounding-set=-ipc_lock".to_owned()];
     let limit = kilobytes << 10;
     let mut words = if is_capable { dropping.to_vec() } else { Vec::new() };

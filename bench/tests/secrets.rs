@@ -1,7 +1,7 @@
 //! Secrets of TLS in the memory of a server after their connections have ended: none, on any port.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt as _;
@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use murre_bench::host::of_process;
 use murre_bench::process::own_address;
+use procfs::process::{MMPermissions, Process};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ConnectionTrafficSecrets, KeyLog};
 
@@ -81,15 +83,13 @@ impl Connection {
 fn copies(pid: u32, secrets: &Secrets) -> Copies {
     const PAGE: usize = 4_096;
     let mut copies: Copies = secrets.iter().map(|(kind, _)| (kind.clone(), 0)).collect();
-    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     let mut page = vec![0; PAGE + 64];
-    for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().lines() {
-        let (range, rest) = line.split_once(' ').unwrap();
-        let (start, end) = range.split_once('-').unwrap();
-        let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
-        if !rest.starts_with("rw") {
+    let memory = of_process(pid, Process::mem).unwrap();
+    for map in of_process(pid, Process::maps).unwrap() {
+        if !map.perms.contains(MMPermissions::READ | MMPermissions::WRITE) {
             continue;
         }
+        let (start, end) = (map.address.0 as usize, map.address.1 as usize);
         for from in (start..end).step_by(PAGE) {
             // Pages overlap, because a copy may lie across their border.
             let wanted = (end - from).min(page.len());

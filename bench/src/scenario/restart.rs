@@ -7,7 +7,8 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use procfs::process::Process;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::arrivals::Arrivals;
 use super::traffic::{MessageSpec, Stream, Traffic};
@@ -168,9 +169,7 @@ impl<'a> Place<'a> {
 
 /// Returns true if it still runs; a process that waits for its parent to reap it is gone.
 fn running(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    let state = stat.rsplit(") ").next().unwrap_or("").chars().next();
-    test_kill_process(pid).is_ok() && state != Some('Z')
+    Process::new(pid.as_raw_nonzero().get()).is_ok_and(|process| process.is_alive())
 }
 
 /// Times at which the user agents came back.

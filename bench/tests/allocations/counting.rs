@@ -7,9 +7,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use procfs::process::Process;
 
 /// The system's allocator, counting on the way. Growing a buffer counts; giving back does not.
 pub struct Counting;
@@ -93,11 +94,9 @@ pub struct Thread(i32);
 impl Thread {
     /// The thread whose name begins with `name`.
     pub fn named(name: &str) -> Thread {
-        let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        let found =
-            tasks.into_iter().find(|task| fs::read_to_string(task.join("comm")).unwrap_or_default().starts_with(name));
-        let found = found.unwrap_or_else(|| panic!("there is no thread {name}"));
-        Thread(found.file_name().unwrap().to_str().unwrap().parse().unwrap())
+        let mut tasks = Process::myself().unwrap().tasks().unwrap().flatten();
+        let found = tasks.find(|task| task.stat().is_ok_and(|stat| stat.comm.starts_with(name)));
+        Thread(found.unwrap_or_else(|| panic!("there is no thread {name}")).tid)
     }
 
     /// Number of its allocations.

@@ -1,9 +1,12 @@
 //! CPU time of a stretch, by the threads of the server and in the softirqs of the host.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 
+use procfs::process::Process;
+use procfs::{CurrentSI as _, KernelStats};
+
+use crate::host::of_process;
 use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
@@ -74,25 +77,21 @@ impl CpuTime {
 
 /// CPU time of the whole host in seconds: all that was not idle, and the part in softirqs.
 fn host_cpu() -> io::Result<(f64, f64)> {
-    let stat = fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let second = rustix::param::clock_ticks_per_second() as f64;
-    let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0) / second;
-    // user nice system idle iowait irq softirq steal
-    Ok((at(0) + at(1) + at(2) + at(5) + at(6), at(6)))
+    let ticks = KernelStats::current().map_err(io::Error::other)?.total;
+    let softirq = ticks.softirq.unwrap_or(0);
+    let busy = ticks.user + ticks.nice + ticks.system + ticks.irq.unwrap_or(0) + softirq;
+    let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
+    Ok((seconds(busy), seconds(softirq)))
 }
 
 /// CPU time of each kind of thread of these processes, in nanoseconds: names without the numbers at their ends.
 fn by_thread(pids: &[u32]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
-    for pid in pids {
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
-            let name = read("comm").trim().trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
-            let run: u64 = read("schedstat").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            *sums.entry(name).or_default() += run;
-        }
+    for task in pids.iter().filter_map(|pid| of_process(*pid, Process::tasks).ok()).flatten().flatten() {
+        // A thread may end meanwhile.
+        let (Ok(stat), Ok(time)) = (task.stat(), task.schedstat()) else { continue };
+        let name = stat.comm.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
+        *sums.entry(name).or_default() += time.sum_exec_runtime;
     }
     sums
 }

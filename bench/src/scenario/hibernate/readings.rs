@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-use crate::host::Memory;
+use procfs::process::Process;
+use procfs::{Current as _, Meminfo};
+
+use crate::host::{Memory, of_process, sum};
 use crate::report::Report;
 use crate::slab::{self, Share, Slabs};
 use crate::target::Target;
-
-/// Lines of `/proc/meminfo` that hold the memory of the kernel.
-const KERNEL: [&str; 6] = ["Slab", "KernelStack", "PageTables", "SecPageTables", "Percpu", "VmallocUsed"];
 
 /// Growth of a cache that is shown, in bytes for each session.
 const SHOWN_BYTES_MIN: f64 = 0.5;
@@ -29,18 +29,24 @@ pub struct Reading {
 impl Reading {
     /// Reads all of it.
     pub fn take(target: &Target) -> io::Result<Reading> {
-        let sum = |file: &str, key: &str| -> u64 {
-            let read = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            target.pids.iter().map(|pid| bytes_of(&read(pid), key)).sum()
-        };
-        let meminfo = fs::read_to_string("/proc/meminfo")?;
-        Ok(Reading {
-            server: Memory::of(&target.pids)?,
-            pss: sum("smaps_rollup", "Pss"),
-            page_tables: sum("status", "VmPTE"),
-            kernel: KERNEL.iter().map(|key| (*key, bytes_of(&meminfo, key))).collect(),
-            slabs: slab::read(),
-        })
+        let (mut pss, mut page_tables) = (0, 0);
+        for pid in &target.pids {
+            let read = |process: &Process| Ok((process.smaps_rollup()?, process.status()?));
+            let Ok((rollup, status)) = of_process(*pid, read) else { continue };
+            pss += sum(&rollup.memory_map_rollup, "Pss");
+            page_tables += status.vmpte.unwrap_or(0) * 1024;
+        }
+        let host = Meminfo::current().map_err(io::Error::other)?;
+        let kernel = [
+            ("Slab", Some(host.slab)),
+            ("KernelStack", host.kernel_stack),
+            ("PageTables", host.page_tables),
+            ("SecPageTables", host.secondary_page_tables),
+            ("Percpu", host.per_cpu),
+            ("VmallocUsed", Some(host.vmalloc_used)),
+        ];
+        let kernel = kernel.into_iter().map(|(name, bytes)| (name, bytes.unwrap_or(0))).collect();
+        Ok(Reading { server: Memory::of(&target.pids)?, pss, page_tables, kernel, slabs: slab::read() })
     }
 
     /// Shows the growth since `empty`, for each of `sessions`.
@@ -79,12 +85,6 @@ impl Reading {
         }
         report.add("objects of sockets in the kernel per session, both ends", of_sockets, "B");
     }
-}
-
-/// Value of a line `KEY: N kB`, in bytes; 0 where it is missing.
-fn bytes_of(text: &str, key: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 /// Packets that the queues of a process's network namespace dropped because they were full.
