@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-/// What a binary was built from.
+/// Origin of a binary.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     /// Hash of the commit, or `unknown`.
@@ -34,7 +34,7 @@ pub fn name(build: Build) {
     BUILD.get_or_init(|| build);
 }
 
-/// Returns what this binary was built from.
+/// Returns the origin of this binary.
 pub fn build() -> Build {
     *BUILD.get().unwrap_or(&UNNAMED)
 }

@@ -66,7 +66,7 @@ pub(super) struct Bridging {
 }
 
 impl Bridging {
-    /// What a seed has of it.
+    /// Draws the bridges of a world: a third of the seeds has some.
     pub(super) fn draw(rng: &mut Rng) -> Bridging {
         if !rng.permille(350) {
             return Bridging::default();

@@ -293,8 +293,8 @@ impl Window {
         emission
     }
 
-    /// The socket took nothing of the frame that `named` finds. A first delivery waits again; after a retry the delivery
-    /// before it stands, is acked or tried again in its time. False when there is none.
+    /// The socket took nothing of the frame that `named` finds. A first delivery waits again; after a retry the
+    /// delivery before it stands, is acked or tried again in its time. False when there is none.
     pub fn unsend(&mut self, named: impl Fn(EmissionId) -> bool) -> bool {
         let Some(place) = self.entries.iter().position(|entry| entry.sent && named(entry.emission)) else {
             return false;
