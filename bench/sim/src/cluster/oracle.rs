@@ -312,7 +312,7 @@ mod tests {
     use machine::{AckUpdate, Command, SessionCommand};
 
     use super::*;
-    use crate::cluster::plan::{Faults, Plan, Press};
+    use crate::cluster::plan::{Bridging, Faults, Plan, Press};
     use crate::cluster::world::ClusterEvent;
     use crate::shared::{PLACEMENT_KEY, SECOND};
 
@@ -323,7 +323,9 @@ mod tests {
         let mut cluster = Cluster::new(0, (false, false), None);
         let sizes =
             Plan { nodes: 1, shards: 1, window: 8, durable: false, delay: 0, skew_us: 0, ..cluster.plan.clone() };
-        cluster.plan = Plan { faults: Faults::default(), press: Press::default(), minimums: 0, ..sizes };
+        let (faults, press, bridges) = (Faults::default(), Press::default(), Bridging::default());
+        cluster.plan = Plan { faults, press, bridges, minimums: 0, simple: 0, ..sizes };
+        cluster.agents.iter_mut().for_each(|agent| agent.simple = false);
         cluster.placement = Placement::new(PLACEMENT_KEY, 1);
         cluster.add_node(0).expect("the node boots");
         cluster
